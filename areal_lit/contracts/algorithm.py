@@ -1,0 +1,83 @@
+"""Algorithm: from rewards to a loss, as pure tensor maths."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from areal_lit.contracts.component import Component
+from areal_lit.token_batch import Dim, Objective, TokenBatch
+
+if TYPE_CHECKING:
+    from areal_lit.text import TextCodec
+    from areal_lit.types import Prompt, Trajectory
+
+Need = Literal["proximal", "reference", "values", "entropy", "teacher", "topk"]
+
+
+class Algorithm(Component):
+    """Pure tensor maths. Knows no processes, no model, no collectives.
+
+    Once per training step the core packs all trajectories into one batch, fills the columns named in
+    ``needs``, calls ``prepare`` on it, splits it into mini-batches of whole atoms, calls ``weigh`` on each,
+    and has every rank take the weighted sum of what ``objectives`` return. ``prepare`` and ``weigh`` see
+    the whole batch and run on the controller; objectives see one micro-batch and run on ranks.
+    """
+
+    offline: ClassVar[bool] = False
+    """True: batches come from data through ``encode`` instead of rollouts."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Model outputs wanted beyond the current log-probs.
+
+        ``proximal``, ``reference``, ``teacher`` and ``values`` become batch columns before ``prepare``;
+        ``entropy`` asks for it in the objective's outputs.
+        """
+        return frozenset()
+
+    @property
+    def columns(self) -> Mapping[str, Dim]:
+        """Columns this algorithm adds to the batch, with each one's dimension: ``{"advantage": "T"}``."""
+        return {}
+
+    @property
+    def heads(self) -> Mapping[str, Literal["lm", "value", "score"]]:
+        """The head of each role it trains. Trained roles are exactly the keys of ``objectives()``."""
+        return {"policy": "lm"}
+
+    @abstractmethod
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        """Add what looks across samples: advantages, normalisation, whole-step selections.
+
+        Called once per step on the controller, with the whole step in view. Metrics of the step go to
+        ``step_metrics``.
+        """
+
+    @abstractmethod
+    def weigh(self, minibatch: TokenBatch) -> TokenBatch:
+        """Fill ``token_weight``, ``segment_weight`` or ``atom_weight``: the aggregation as weights.
+
+        Called once per optimizer step on the controller with the whole mini-batch. The gradient is that of
+        the sum of weight x value over the mini-batch, whatever the micro-batches and ranks.
+        """
+
+    @abstractmethod
+    def objectives(self) -> Mapping[str, Objective]:
+        """Per trained role, a function from (outputs, micro-batch) to unweighted loss values.
+
+        Runs on ranks, on whole segments with current log-probs. No collectives, no random numbers.
+        """
+
+    def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
+        """Numbers about the prepared step, for the loggers (controller)."""
+        return ()
+
+    def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
+        """Offline algorithms: the trajectories of one row of data. Pairs share an ``atom``."""
+        raise NotImplementedError(f"{type(self).__name__} is not offline and encodes no data")
+
+
+if TYPE_CHECKING:
+    from areal_lit.types import Metric

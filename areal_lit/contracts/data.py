@@ -1,0 +1,54 @@
+"""DataModule: named sources of examples."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from areal_lit.contracts.component import Component
+from areal_lit.types import Example, Sampling
+
+if TYPE_CHECKING:
+    from areal_lit.contracts.reward import Reward
+    from areal_lit.contracts.workflow import Workflow
+    from areal_lit.text import TextCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Examples by index, and what is special about them.
+
+    Args:
+        examples: random access by index, so that shuffling and resuming are exact. Deterministic: the same index
+            always gives the same example.
+        weight: share in a mixture, relative to its sister sources.
+        reward, workflow, sampling: used for this source instead of the trainer's.
+    """
+
+    examples: Sequence[Example]
+    weight: float = 1.0
+    reward: Reward | None = None
+    workflow: Workflow | None = None
+    sampling: Sampling | None = None
+
+
+class DataModule(Component):
+    """Training and evaluation examples by named source. Order, epochs and position are the core's."""
+
+    @abstractmethod
+    def setup(self, codec: TextCodec) -> None:
+        """Load; raise ValueError naming file and row for what is malformed."""
+
+    @abstractmethod
+    def train(self) -> Mapping[str, Source]:
+        """Training sources; empty for evaluation only."""
+
+    def evaluation(self) -> Mapping[str, Source]:
+        """Evaluation sets by name."""
+        return {}
+
+    def sources(self) -> Mapping[str, DataModule]:
+        """The modules inside a mixture, for validation; empty otherwise."""
+        return {}

@@ -1,0 +1,136 @@
+"""Strategy: how one model lives on n ranks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from areal_lit.contracts.component import Component
+from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.types import Metric, ModelSpec, TensorInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal_lit.contracts.optimizer import Optimizer
+
+Head = Literal["lm", "value", "score"]
+Output = Literal["logprob", "entropy", "value"]
+Bucket = Sequence[tuple[str, "Tensor"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """This process's place in its worker group; ``MASTER_ADDR``/``MASTER_PORT`` stand in the environment."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    local_rank: int = 0
+
+
+class Strategy(Component):
+    """How one model lives on n ranks. All methods but ``rules`` and the properties run on ranks.
+
+    Micro-batches are planned by the core for all ranks at once (equal counts, zero-weight fill), from
+    ``max_tokens_per_microbatch`` and ``packing``; a strategy only runs them.
+
+    Args:
+        max_tokens_per_microbatch: token budget of a micro-batch on one data shard.
+        packing: ``ffd`` (first-fit-decreasing: fewest micro-batches) or ``kk`` (largest differencing: most equal).
+    """
+
+    needs_one_rank: ClassVar[bool] = False
+
+    def __init__(self, *, max_tokens_per_microbatch: int = 16384, packing: Literal["ffd", "kk"] = "ffd") -> None:
+        if max_tokens_per_microbatch < 1:
+            raise ValueError(f"max_tokens_per_microbatch must be >= 1, got {max_tokens_per_microbatch}")
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch
+        self.packing = packing
+
+    def data_shards(self, num_ranks: int) -> Sequence[int]:
+        """The data shard each rank works on; ranks of one tensor- or pipeline-parallel group share theirs."""
+        return range(num_ranks)
+
+    @abstractmethod
+    def setup(
+        self,
+        spec: ModelSpec,
+        *,
+        head: Head = "lm",
+        optimizer: Optimizer | None = None,
+        num_steps: int | None = None,
+        rank: Rank = Rank(),  # noqa: B008 - frozen
+    ) -> None:
+        """Load the model onto this rank. With an optimizer it is trainable; without, frozen and in eval mode.
+
+        Args:
+            num_steps: training steps of the run, for schedules that decay; None if open-ended.
+        """
+
+    @abstractmethod
+    def forward(self, microbatches: Sequence[TokenBatch], outputs: frozenset[Output]) -> list[TokenOutputs]:
+        """Outputs per micro-batch, without gradient, on the CPU. Empty outputs are None."""
+
+    @abstractmethod
+    def optimizer_step(self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]) -> list[Metric]:
+        """Backward of the weighted sum over all micro-batches of all ranks, clip, step.
+
+        Returns the objective's metrics plus ``loss`` (sum), ``grad_norm``, ``lr`` and ``skipped_steps``. Non-finite gradients
+        skip the step; past the optimizer's limit of them in a row, FloatingPointError.
+        """
+
+    @abstractmethod
+    def end_step(self) -> None:
+        """The training step is over: advance the learning-rate schedule."""
+
+    @abstractmethod
+    def weights(self, kind: Literal["full", "adapter"] = "full") -> Iterator[Bucket]:
+        """Buckets of (Hugging Face name, tensor) in the served dtype; every rank yields the same buckets.
+
+        Tied weights once, vocabulary padding stripped. Tensors may alias parameters: consume before stepping.
+        """
+
+    @abstractmethod
+    def manifest(self) -> tuple[TensorInfo, ...]:
+        """Names, shapes and dtypes of what ``weights`` yields, in order, without moving a tensor."""
+
+    @abstractmethod
+    def state_dict(self) -> Mapping[str, Any]:
+        """Weights, optimizer, schedule and random states; sharded where the model is."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back ``state_dict``, also one saved on another number of ranks."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write this rank's part of ``state_dict`` below ``directory`` (exists, empty). Called on every rank."""
+
+    @abstractmethod
+    def load(self, directory: Path) -> None:
+        """Read what ``save`` wrote, with ``weights_only`` loading. Called on every rank."""
+
+    @abstractmethod
+    def export_hf(self, directory: Path) -> None:
+        """Write a model that ``AutoModelForCausalLM.from_pretrained`` loads, tokenizer included."""
+
+    def evaluate(self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]) -> list[Metric]:
+        """The objective's metrics and ``loss`` without gradient."""
+        metrics = []
+        for batch, out in zip(microbatches, self.forward(microbatches, outputs), strict=True):
+            loss = objective(out, batch)
+            metrics += [*loss.metrics, Metric(name="loss", sum=float(weighted_sum(loss, batch)), reduction="sum")]
+        return metrics
+
+    def copy_from(self, other: Strategy) -> None:
+        """Take the weights of another role on the same ranks (a refreshed reference)."""
+        raise NotImplementedError(f"{type(self).__name__} cannot copy weights between roles")
+
+    def offload(self) -> None:
+        """Free device memory until ``onload``; nothing to do on a CPU."""
+
+    def onload(self) -> None:
+        """Undo ``offload``."""

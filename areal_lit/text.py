@@ -1,0 +1,67 @@
+"""TextCodec: the one place where text becomes tokens and tokens become text.
+
+Tokens that will be trained on are never decoded and encoded again: ids travel, text is for rewards and people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from areal_lit.models import load_tokenizer
+from areal_lit.types import Example, IntArray, ModelSpec
+
+
+class TextCodec:
+    """A model's tokenizer and chat template.
+
+    Args:
+        spec: whose tokenizer is loaded on first use.
+        template_kwargs: passed to the chat template (``{"enable_thinking": False}``).
+    """
+
+    def __init__(self, spec: ModelSpec, *, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.spec = spec
+        self.template_kwargs = dict(template_kwargs or {})
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer."""
+        return load_tokenizer(self.spec)
+
+    def encode(self, text: str) -> IntArray:
+        """Token ids of plain text, without special tokens, [n]."""
+        return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+
+    def decode(self, token_ids: IntArray) -> str:
+        """Text of generated tokens, special tokens left out."""
+        return cast(str, self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> IntArray:
+        """Chat messages through the model's template. Raises ValueError for a tokenizer without one."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ValueError(
+                f"the tokenizer of {self.spec.path!r} has no chat template, so it cannot encode chat messages; "
+                "give prompts as plain text or choose an instruct model"
+            )
+        ids = self.tokenizer.apply_chat_template(
+            [dict(m) for m in messages], add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False,
+            **self.template_kwargs,
+        )  # fmt: skip
+        return np.asarray(ids, dtype=np.int64)
+
+    def encode_prompt(self, example: Example) -> IntArray:
+        """Token ids of an example's prompt, [n]: plain text as it is, messages through the template."""
+        if isinstance(example.prompt, str):
+            return self.encode(example.prompt)
+        return self.encode_messages(example.prompt)
+
+    @cached_property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a completion: the tokenizer's end token and the model's generation configuration's."""
+        from areal_lit.models import end_token_ids
+
+        return end_token_ids(self.spec, self.tokenizer)

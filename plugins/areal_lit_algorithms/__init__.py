@@ -1,0 +1,1 @@
+"""First-party plugins: algorithms, one file each."""

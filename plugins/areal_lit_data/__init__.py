@@ -1,0 +1,1 @@
+"""First-party plugins: data, one file each."""

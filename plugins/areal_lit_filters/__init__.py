@@ -1,0 +1,1 @@
+"""First-party plugins: filters, one file each."""

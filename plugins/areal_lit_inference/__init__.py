@@ -1,0 +1,1 @@
+"""First-party plugins: inference, one file each."""

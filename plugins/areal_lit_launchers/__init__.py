@@ -1,0 +1,1 @@
+"""First-party plugins: launchers, one file each."""

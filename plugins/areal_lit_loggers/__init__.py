@@ -1,0 +1,1 @@
+"""First-party plugins: loggers, one file each."""

@@ -1,0 +1,1 @@
+"""First-party plugins: optimizers, one file each."""

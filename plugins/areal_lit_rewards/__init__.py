@@ -1,0 +1,1 @@
+"""First-party plugins: rewards, one file each."""

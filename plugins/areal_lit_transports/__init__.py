@@ -1,0 +1,1 @@
+"""First-party plugins: transports, one file each."""

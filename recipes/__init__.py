@@ -1,0 +1,1 @@
+"""Recipes that ship with areal-lit, by name, and the quickstart model."""

@@ -1,0 +1,1 @@
+"""First-party plugins: the strategy for one process."""

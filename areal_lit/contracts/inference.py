@@ -36,7 +36,7 @@ class InferenceBackend(Component):
     """
 
     receivers: ClassVar[frozenset[str]] = frozenset()
-    """Short names of the weight transports whose receiving side the engine can load."""
+    """Receivers (``pkg.module:Class``) the engine can load; ``*`` for any that its environment can import."""
 
     logprobs: LogprobDistribution = LogprobDistribution()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -43,6 +43,10 @@ class Strategy(Component):
     """
 
     needs_one_rank: ClassVar[bool] = False
+    """True: refuses more ranks than one."""
+
+    on_before_optimizer_step: Callable[[Any], None] | None = None
+    """Set by the worker: called with the torch module after clipping, before the optimizer moves."""
 
     def __init__(self, *, max_tokens_per_microbatch: int = 16384, packing: Literal["ffd", "kk"] = "ffd") -> None:
         if max_tokens_per_microbatch < 1:

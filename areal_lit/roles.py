@@ -1,0 +1,163 @@
+"""Role: a model with a part to play (policy, reference, critic, teacher), and its handle in the controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Strategy, WeightTransport, WorkerGroup
+from areal_lit.token_batch import TokenBatch, TokenOutputs
+from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
+
+
+@final
+class Role:
+    """A model, where it lives, and how it is trained.
+
+    Args:
+        model: which weights and tokenizer it starts from.
+        strategy: how the model lives on its ranks.
+        optimizer: for trained roles; without one the role is frozen.
+        num_ranks: processes (one per GPU) of the role's worker group.
+        num_threads: CPU threads per rank; 0 leaves torch's default.
+        colocate_with: another role on whose ranks this one lives; by default it has ranks of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ModelSpec,
+        strategy: Strategy,
+        optimizer: Optimizer | None = None,
+        num_ranks: int = 1,
+        num_threads: int = 0,
+        colocate_with: str | None = None,
+    ) -> None:
+        if num_ranks < 1:
+            raise ValueError(f"num_ranks must be >= 1, got {num_ranks}")
+        self.model = model
+        self.strategy = strategy
+        self.optimizer = optimizer
+        self.num_ranks = num_ranks
+        self.num_threads = num_threads
+        self.colocate_with = colocate_with
+
+
+class RoleGroup:
+    """A role's ranks as the controller sees them: whole batches in, whole results out.
+
+    Args:
+        watch: raises when the run has failed elsewhere; called while waiting.
+        timeout_s: longest a single call may take.
+    """
+
+    def __init__(
+        self, name: str, role: Role, group: WorkerGroup, *, watch: Callable[[], None], timeout_s: float
+    ) -> None:
+        self.name = name
+        self.role = role
+        self._group = group
+        self._watch = watch
+        self._timeout_s = timeout_s
+        shards = list(role.strategy.data_shards(role.num_ranks))
+        self._shard_of_rank = shards
+        self._num_shards = max(shards) + 1
+        self._first_rank = [shards.index(shard) for shard in range(self._num_shards)]
+
+    def start(
+        self,
+        *,
+        head: Head,
+        num_steps: int | None,
+        algorithm: Algorithm,
+        callbacks: Sequence[Callback],
+        fingerprint: Mapping[str, str],
+    ) -> list[Future[Any]]:
+        """Have every rank load the model; returns at once."""
+        return self._call(
+            "setup", self.name, self.role.strategy, self.role.model, head, self.role.optimizer, num_steps, algorithm,
+            tuple(callbacks), dict(fingerprint),
+        )  # fmt: skip
+
+    def forward(self, batch: TokenBatch, outputs: frozenset[Output]) -> TokenOutputs:
+        """Outputs for the whole batch, in its order, without gradient."""
+        from areal_lit.batching import unshard
+
+        plan, shards = self._shard(batch)
+        results = self.wait(self._call("forward", self.name, outputs, per_rank=shards), "forward")
+        return unshard(batch, plan, [results[rank] for rank in self._first_rank])
+
+    def optimizer_step(self, minibatch: TokenBatch) -> list[Future[Any]]:
+        """Start one optimizer step over a weighed mini-batch on every rank."""
+        return self._call("optimizer_step", self.name, per_rank=self._shard(minibatch)[1])
+
+    def evaluate(self, batch: TokenBatch) -> list[Metric]:
+        """The objective's metrics and the weighted loss, without gradient."""
+        futures = self._call("evaluate", self.name, per_rank=self._shard(batch)[1])
+        return self.collect(futures, "evaluate")
+
+    def end_step(self) -> None:
+        self.wait(self._call("end_step", self.name), "end_step")
+
+    def manifest(self) -> tuple[TensorInfo, ...]:
+        """What ``send`` will deliver."""
+        manifest: tuple[TensorInfo, ...] = self.wait(self._call("manifest", self.name), "manifest")[0]
+        return manifest
+
+    def send(self, transport: WeightTransport, source: WeightSource) -> list[Future[Any]]:
+        """Start delivering weights on every rank."""
+        return self._call("send", self.name, transport, source)
+
+    def save(self, directory: Path) -> None:
+        """Write every rank's state below ``directory``."""
+        self.wait(self._call("save", self.name, directory), "save")
+
+    def load(self, directory: Path) -> None:
+        """Read every rank's state."""
+        self.wait(self._call("load", self.name, directory), "load")
+
+    def export_hf(self, directory: Path) -> None:
+        """Write a Hugging Face model."""
+        self.wait(self._call("export_hf", self.name, directory), "export_hf")
+
+    def collect(self, futures: Sequence[Future[Any]], what: str) -> list[Metric]:
+        """Metrics of all data shards merged, prefixed with the phase (``train/`` for the policy)."""
+        results = self.wait(futures, what)
+        merged = merge_metrics([metric for rank in self._first_rank for metric in results[rank]])
+        prefix = "train" if self.name == "policy" else self.name
+        return [replace(metric, name=f"{prefix}/{metric.name}") for metric in merged.values()]
+
+    def wait(self, futures: Sequence[Future[Any]], what: str) -> list[Any]:
+        """Results of a call on every rank; raises the first failure, of this group or elsewhere in the run."""
+        deadline = time.monotonic() + self._timeout_s + 5
+        pending: set[Future[Any]] = set(futures)
+        while pending:
+            done, pending = wait(pending, timeout=0.5, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if pending:
+                self._watch()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.name}: no answer to {what} within {self._timeout_s:.0f} s")
+        return [future.result() for future in futures]
+
+    def _call(self, method: str, *args: Any, per_rank: Sequence[Any] | None = None) -> list[Future[Any]]:
+        return self._group.call(method, *args, per_rank=per_rank, timeout_s=self._timeout_s)
+
+    def _shard(self, batch: TokenBatch) -> tuple[Any, list[list[TokenBatch]]]:
+        """The plan, and the micro-batches of every rank."""
+        from areal_lit.batching import plan_shards, shard
+
+        strategy = self.role.strategy
+        plan = plan_shards(
+            batch,
+            num_shards=self._num_shards,
+            max_tokens=strategy.max_tokens_per_microbatch,
+            packing=strategy.packing,
+        )
+        shards = shard(batch, plan)
+        return plan, [shards[index] for index in self._shard_of_rank]

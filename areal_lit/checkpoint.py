@@ -1,0 +1,138 @@
+"""Checkpoint: what is saved, written so that a reader never meets half of it.
+
+A checkpoint is a directory ``step-00000042`` with the roles' states, a Hugging Face export of the policy and
+``state.json`` (position in the data, counters, components). It is written under another name, synced to
+disk, listed with sizes in ``complete.json`` and only then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+_PREFIX = "step-"
+
+
+@final
+class Checkpoint:
+    """When to save, and how many checkpoints to keep.
+
+    Args:
+        every_steps: save after every so many training steps; 0 is only at the end.
+        at_end: also save when the run ends or is interrupted.
+        keep_last: how many of the newest to keep; 0 keeps all.
+        export_hf: include a Hugging Face export of the policy.
+    """
+
+    def __init__(
+        self, *, every_steps: int = 0, at_end: bool = True, keep_last: int = 2, export_hf: bool = True
+    ) -> None:
+        for name, value in (("every_steps", every_steps), ("keep_last", keep_last)):
+            if value < 0:
+                raise ValueError(f"checkpoint.{name} must be >= 0, got {value}")
+        self.every_steps = every_steps
+        self.at_end = at_end
+        self.keep_last = keep_last
+        self.export_hf = export_hf
+
+    def is_due(self, step: int, *, is_last: bool) -> bool:
+        """Whether the default policy saves after ``step`` steps."""
+        return (self.every_steps > 0 and step % self.every_steps == 0) or (is_last and self.at_end)
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        directory: holds one directory per checkpoint.
+        keep_last: older ones are deleted after a save; 0 keeps all.
+    """
+
+    def __init__(self, directory: Path, *, keep_last: int) -> None:
+        self.directory = directory
+        self._keep_last = keep_last
+
+    def save(self, step: int, write: Callable[[Path], Mapping[str, Any]]) -> Path:
+        """Have ``write`` fill a directory and return the state to keep; commit it; return its final path."""
+        final_path = self.directory / f"{_PREFIX}{step:08d}"
+        partial = self.directory / f".partial-{step:08d}"
+        for leftover in self.directory.glob(".partial-*"):
+            shutil.rmtree(leftover)
+        partial.mkdir(parents=True)
+        state = write(partial)
+        (partial / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        sizes = {str(path.relative_to(partial)): path.stat().st_size for path in files}
+        for path in files:
+            _sync(path)
+        (partial / "complete.json").write_text(json.dumps(sizes))
+        _sync(partial / "complete.json")
+        _sync(partial)
+        if final_path.exists():
+            shutil.rmtree(final_path)
+        partial.rename(final_path)
+        _sync(self.directory)
+        self._prune()
+        return final_path
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint; torn ones are skipped with a warning."""
+        for path in reversed(self._all()):
+            problem = find_damage(path)
+            if problem is None:
+                return path
+            logger.warning("skipping checkpoint %s: %s", path, problem)
+        return None
+
+    def _all(self) -> list[Path]:
+        return sorted(self.directory.glob(f"{_PREFIX}*")) if self.directory.exists() else []
+
+    def _prune(self) -> None:
+        if self._keep_last:
+            for path in self._all()[: -self._keep_last]:
+                shutil.rmtree(path)
+
+
+def find_damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint directory; None for a whole one."""
+    listing = path / "complete.json"
+    if not listing.is_file():
+        return "it has no complete.json, so it was never finished (or is not a checkpoint)"
+    try:
+        sizes = json.loads(listing.read_text())
+    except ValueError:
+        return "complete.json is not readable JSON"
+    for name, size in sizes.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint. Raises ValueError for a torn, foreign or newer one."""
+    problem = find_damage(path)
+    if problem is not None:
+        raise ValueError(f"cannot resume from {path}: {problem}; choose another checkpoint or --resume auto")
+    state: dict[str, Any] = json.loads((path / "state.json").read_text())
+    if state.get("format") != FORMAT:
+        raise ValueError(f"{path} has checkpoint format {state.get('format')}, this version reads {FORMAT}")
+    return state
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,72 @@
+"""OfflineBatches: batches from data, for algorithms that learn without rollouts (SFT, DPO, reward models)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from areal_lit.contracts import Algorithm
+from areal_lit.prompts import PromptStream
+from areal_lit.text import TextCodec
+from areal_lit.types import Group, Metric, Prompt
+
+
+class OfflineBatches:
+    """Encodes the next rows of data each step; offers what the loop asks of rollouts.
+
+    Args:
+        groups_per_step: rows per training step.
+    """
+
+    def __init__(
+        self, *, stream: PromptStream, algorithm: Algorithm, codec: TextCodec, groups_per_step: int
+    ) -> None:
+        self._stream = stream
+        self._algorithm = algorithm
+        self._codec = codec
+        self._groups_per_step = groups_per_step
+        self._num_tokens = 0
+        self._num_rows = 0
+
+    def next_batch(self, step: int) -> list[Group] | None:
+        """Groups of one row each; fewer at the end of the data, None after it."""
+        groups: list[Group] = []
+        while len(groups) < self._groups_per_step:
+            prompt = self._stream.next()
+            if prompt is None:
+                break
+            groups.append(encode_row(self._algorithm, prompt, self._codec))
+        self._num_rows += len(groups)
+        self._num_tokens += sum(len(t.token_ids) for group in groups for t in group.trajectories)
+        return groups or None
+
+    def metrics(self) -> list[Metric]:
+        """Rows and tokens since the last call."""
+        metrics = [
+            Metric(name="data/rows", sum=self._num_rows, reduction="sum"),
+            Metric(name="data/tokens", sum=self._num_tokens, reduction="sum"),
+        ]
+        self._num_rows = self._num_tokens = 0
+        return metrics
+
+    def pending(self) -> Iterable[Prompt]:
+        """Nothing is in flight between steps."""
+        return ()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is none."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def encode_row(algorithm: Algorithm, prompt: Prompt, codec: TextCodec) -> Group:
+    """The group an offline algorithm makes of one row; errors name the row."""
+    try:
+        trajectories = algorithm.encode(prompt, codec)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"row {prompt.row} of source {prompt.source!r}: {error}") from error
+    return Group(prompt=prompt, trajectories=tuple(trajectories))

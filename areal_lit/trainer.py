@@ -1,0 +1,135 @@
+"""Trainer: the loop.
+
+    data --prompts--> admission --> workflow --> rewards --> filters --> ready queue      (rollout.py, own thread)
+                          ^ capacity     ^ tokens, log-probs, versions       |
+                          |              |                                   v wait_batch
+                      staleness      inference <-- sync_weights <-- train <-- prepare     (here, caller's thread)
+
+The loop consumes ready groups, is blocked only in ``wait_batch`` (by rollouts) and by its own work, and
+unblocks admission each time it hands the engine new weights. ``step`` counts optimizer steps whose data was
+consumed; ``version`` is the step whose weights the engine holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from areal_lit.checkpoint import Checkpoint
+from areal_lit.contracts import (
+    Algorithm, Callback, Component, DataModule, Filter, InferenceBackend, Launcher, Reward, RunLogger, WeightTransport,
+    Workflow,
+)  # fmt: skip
+from areal_lit.evaluation import Evaluation
+from areal_lit.hookspecs import PhaseName
+from areal_lit.rewarding import Rewarding
+from areal_lit.roles import Role
+from areal_lit.rollout import Rollout
+from areal_lit.types import Group, Metric, merge_metrics
+from areal_lit.weight_sync import WeightSync
+
+if TYPE_CHECKING:
+    from areal_lit.run import Run
+    from areal_lit.token_batch import TokenBatch
+
+Status = Literal["finished", "failed", "interrupted"]
+
+
+class Trainer:
+    """Trains a language model as its parts say. Every argument is a key of a recipe.
+
+    Args:
+        algorithm: from rewards (or data) to a loss.
+        policy: the model that is trained.
+        data: prompts, or rows for offline algorithms.
+        launcher: what starts the processes.
+        max_steps: training steps; None goes on until the data ends.
+        inference: where tokens come from; not for offline algorithms.
+        transport: how weights reach the engine.
+        workflow: one episode; sources of a mixture may bring their own.
+        reward: scores trajectories; sources of a mixture may bring their own.
+        rollout: how many prompts and samples, how far off-policy, with what deadlines.
+        rewarding: the pool of processes that rewards run in.
+        sync: when weights are handed over and how that is checked.
+        reference: a frozen model for KL penalties or preference losses.
+        critic: a value model.
+        teacher: a frozen model to learn from.
+        filters: which complete groups are worth training on.
+        evaluation: held-out sets and when to run them.
+        checkpoint: when to save, how many to keep.
+        loggers: where numbers go; by default metrics.csv, samples.jsonl and plots in the run's directory.
+        callbacks: objects with hook implementations; by default a progress display.
+        num_minibatches: optimizer steps per training step, each on a share of its data.
+        seed: of data order, sampling and initialisation.
+        deterministic: repeat bit for bit: fixed order, fixed slots, no staleness.
+        call_timeout_s: longest a single call to a rank may take.
+        name: of the run's directory below ``runs_dir``.
+        runs_dir: where runs are kept.
+        overwrite: delete a run of the same name instead of refusing to start.
+        template_kwargs: passed to the chat template (``enable_thinking: false``).
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm,
+        policy: Role,
+        data: DataModule,
+        launcher: Launcher,
+        max_steps: int | None = None,
+        inference: InferenceBackend | None = None,
+        transport: WeightTransport | None = None,
+        workflow: Workflow | None = None,
+        reward: Reward | None = None,
+        rollout: Rollout,
+        rewarding: Rewarding | None = None,
+        sync: WeightSync | None = None,
+        reference: Role | None = None,
+        critic: Role | None = None,
+        teacher: Role | None = None,
+        filters: Sequence[Filter] = (),
+        evaluation: Evaluation | None = None,
+        checkpoint: Checkpoint | None = None,
+        loggers: Sequence[RunLogger] | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        num_minibatches: int = 1,
+        seed: int = 0,
+        deterministic: bool = False,
+        call_timeout_s: float = 1800.0,
+        name: str = "run",
+        runs_dir: str = "runs",
+        overwrite: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.policy = policy
+        self.data = data
+        self.launcher = launcher
+        self.max_steps = max_steps
+        self.inference = inference
+        self.transport = transport
+        self.workflow = workflow
+        self.reward = reward
+        self.rollout = rollout
+        self.rewarding = rewarding or Rewarding()
+        self.sync = sync or WeightSync()
+        self.reference = reference
+        self.critic = critic
+        self.teacher = teacher
+        self.filters = tuple(filters)
+        self.evaluation = evaluation or Evaluation()
+        self.checkpoint = checkpoint or Checkpoint()
+        self.loggers = loggers
+        self.callbacks = callbacks
+        self.num_minibatches = num_minibatches
+        self.seed = seed
+        self.deterministic = deterministic
+        self.call_timeout_s = call_timeout_s
+        self.name = name
+        self.runs_dir = runs_dir
+        self.overwrite = overwrite
+        self.template_kwargs = template_kwargs
+        self.config: Mapping[str, Any] = {}
+        self.step = 0

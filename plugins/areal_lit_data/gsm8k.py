@@ -1,0 +1,115 @@
+"""GSM8K: grade-school word problems whose answer is one number (arXiv 2110.14168, MIT licence)."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.contracts import DataModule, Source
+from areal_lit.text import TextCodec
+from areal_lit.types import Example
+from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+from areal_lit_data.huggingface import INSTALL, load_split
+from areal_lit_data.jsonl import read_rows
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
+CALCULATOR = re.compile(r"<<[^<>]*>>")
+
+
+class GSM8K(DataModule):
+    """GSM8K from the hub or from local files in the original format.
+
+    Fields: ``answer`` (the final number without commas), ``solution`` (the original text), ``completion`` (the
+    solution without calculator annotations, for `sft`), ``question``.
+
+    Args:
+        directory: holds train.jsonl and test.jsonl in the original format; None loads from the hub.
+        hub_id: dataset on the Hugging Face hub (needs the extra ``datasets``).
+        template: the prompt, with ``{question}``.
+        system: a system message in front; for chat prompts only.
+        chat: send the prompt as a user message through the model's chat template.
+        max_prompt_tokens: longer prompts are dropped and counted.
+        max_examples: use at most that many problems for training.
+        max_eval_examples: use at most that many of the 1,319 test problems.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: str | None = None,
+        hub_id: str = "openai/gsm8k",
+        template: str = "Question: {question}\nAnswer:",
+        system: str | None = None,
+        chat: bool = False,
+        max_prompt_tokens: int | None = None,
+        max_examples: int | None = None,
+        max_eval_examples: int | None = None,
+    ) -> None:
+        check_limits(
+            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
+        )
+        self.directory = directory
+        self.hub_id = hub_id
+        self.columns = Columns(
+            template=template, system=system, chat=chat, fields={"question": "question", "solution": "answer"}
+        )
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_examples = max_examples
+        self.max_eval_examples = max_eval_examples
+        self._train: dict[str, Source] = {}
+        self._evaluation: dict[str, Source] = {}
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if self.directory is None and importlib.util.find_spec("datasets") is None:
+            yield f"data: {INSTALL}, or give a directory with train.jsonl and test.jsonl"
+        if self.directory is not None and not Path(self.directory).expanduser().is_dir():
+            yield f"data: directory {self.directory!r} does not exist; it must hold train.jsonl and test.jsonl"
+
+    def setup(self, codec: TextCodec) -> None:
+        self._train = {"gsm8k": self._load("train", codec, self.max_examples)}
+        self._evaluation = {"gsm8k": self._load("test", codec, self.max_eval_examples)}
+
+    def train(self) -> Mapping[str, Source]:
+        return self._train
+
+    def evaluation(self) -> Mapping[str, Source]:
+        return self._evaluation
+
+    def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
+        rows: Any
+        if self.directory is None:
+            rows = load_split(self.hub_id, split, subset="main")
+            self.columns.check(rows.column_names)
+        else:
+            rows = read_rows([f"{self.directory}/{split}.jsonl"], self.columns)
+        examples = RowExamples(rows, self.example)
+        name = f"gsm8k [{split}]"
+        return Source(
+            examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
+        )
+
+    def example(self, row: Row) -> Example:
+        """A problem as an example. Raises ValueError when its solution does not end in ``#### number``."""
+        example = self.columns.example(row)
+        solution = str(row["answer"])
+        completion = CALCULATOR.sub("", solution)
+        if not self.columns.chat:
+            completion = f" {completion}"
+        return Example(
+            prompt=example.prompt,
+            fields={**example.fields, "answer": final_number(solution), "completion": completion},
+        )
+
+
+def final_number(solution: str) -> str:
+    """The number after ``####``, without commas."""
+    found = FINAL.search(solution)
+    if found is None:
+        raise ValueError(f"a GSM8K solution ends in '#### number', got {solution[-40:]!r}")
+    return found.group(1).replace(",", "")

@@ -1,0 +1,124 @@
+"""Datasets of the Hugging Face hub, or local files through its builders (extra ``datasets``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.contracts import DataModule, Source
+from areal_lit.text import TextCodec
+from areal_lit_data.columns import Columns, RowExamples, check_limits, select
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+INSTALL = "the package datasets is not installed; run: pip install 'areal-lit[datasets]'"
+
+
+class HuggingFace(DataModule):
+    """Rows of a Hugging Face dataset, with columns named in the recipe.
+
+    Args:
+        path: hub id, or a builder (``json``, ``parquet``, ``csv``) together with data_files.
+        split: training split, slices as in ``train[:1000]``; null for evaluation only.
+        eval_splits: split per evaluation set.
+        subset: configuration of the dataset (``main``).
+        revision: branch, tag or commit on the hub.
+        data_files: files per split, for builders.
+        prompt: column of plain text; ``prompt`` when neither messages nor template is given.
+        messages: column of chat messages; a final assistant message becomes the field ``completion``.
+        template: text with column names in braces, as in ``Question: {question}\\nAnswer:``.
+        system: a system message in front; for chat prompts only.
+        chat: send the text as a user message through the model's chat template.
+        fields: field name -> column; None keeps every column under its own name.
+        max_prompt_tokens: longer prompts are dropped and counted.
+        max_examples: use at most that many rows for training.
+        max_eval_examples: use at most that many rows of each evaluation set.
+        name: of the training source, in metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        split: str | None = "train",
+        eval_splits: Mapping[str, str] | None = None,
+        subset: str | None = None,
+        revision: str | None = None,
+        data_files: Mapping[str, Sequence[str]] | None = None,
+        prompt: str | None = None,
+        messages: str | None = None,
+        template: str | None = None,
+        system: str | None = None,
+        chat: bool = False,
+        fields: Mapping[str, str] | None = None,
+        max_prompt_tokens: int | None = None,
+        max_examples: int | None = None,
+        max_eval_examples: int | None = None,
+        name: str = "huggingface",
+    ) -> None:
+        check_limits(
+            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
+        )
+        self.path = path
+        self.split = split
+        self.eval_splits = eval_splits or {}
+        self.subset = subset
+        self.revision = revision
+        self.data_files = data_files
+        self.columns = Columns(
+            prompt=prompt, messages=messages, template=template, system=system, chat=chat, fields=fields
+        )
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_examples = max_examples
+        self.max_eval_examples = max_eval_examples
+        self.name = name
+        self._train: dict[str, Source] = {}
+        self._evaluation: dict[str, Source] = {}
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if importlib.util.find_spec("datasets") is None:
+            yield f"data: {INSTALL}"
+
+    def setup(self, codec: TextCodec) -> None:
+        if self.split is not None:
+            self._train = {self.name: self._load(self.split, codec, self.max_examples)}
+        self._evaluation = {
+            name: self._load(split, codec, self.max_eval_examples) for name, split in self.eval_splits.items()
+        }
+
+    def train(self) -> Mapping[str, Source]:
+        return self._train
+
+    def evaluation(self) -> Mapping[str, Source]:
+        return self._evaluation
+
+    def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
+        rows = load_split(self.path, split, subset=self.subset, revision=self.revision, data_files=self.data_files)
+        name = f"{self.path} [{split}]"
+        try:
+            self.columns.check(rows.column_names)
+            examples = RowExamples(rows, self.columns.example)
+            kept = select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
+            kept[0]
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        return Source(examples=kept)
+
+
+def load_split(
+    path: str,
+    split: str,
+    *,
+    subset: str | None = None,
+    revision: str | None = None,
+    data_files: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """One split as a ``datasets.Dataset``. Raises ImportError with the way out when the extra is missing."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(INSTALL) from error
+    files = None if data_files is None else {name: list(patterns) for name, patterns in data_files.items()}
+    return datasets.load_dataset(path, subset, split=split, revision=revision, data_files=files)

@@ -1,0 +1,125 @@
+"""JSON Lines files: one JSON object a line."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from areal_lit.contracts import DataModule, Source
+from areal_lit.text import TextCodec
+from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+
+
+class Jsonl(DataModule):
+    """Rows of JSON Lines files, with columns named in the recipe.
+
+    Args:
+        files: paths or glob patterns, read in this order (matches of a pattern by name).
+        eval_files: the same per evaluation set.
+        prompt: column of plain text; ``prompt`` when neither messages nor template is given.
+        messages: column of chat messages; a final assistant message becomes the field ``completion``.
+        template: text with column names in braces, as in ``Question: {question}\\nAnswer:``.
+        system: a system message in front; for chat prompts only.
+        chat: send the text as a user message through the model's chat template.
+        fields: field name -> column; None keeps every column under its own name.
+        max_prompt_tokens: longer prompts are dropped and counted.
+        max_examples: use at most that many rows for training.
+        max_eval_examples: use at most that many rows of each evaluation set.
+        name: of the training source, in metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Sequence[str],
+        eval_files: Mapping[str, Sequence[str]] | None = None,
+        prompt: str | None = None,
+        messages: str | None = None,
+        template: str | None = None,
+        system: str | None = None,
+        chat: bool = False,
+        fields: Mapping[str, str] | None = None,
+        max_prompt_tokens: int | None = None,
+        max_examples: int | None = None,
+        max_eval_examples: int | None = None,
+        name: str = "jsonl",
+    ) -> None:
+        check_limits(
+            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
+        )
+        if isinstance(files, str) or any(isinstance(patterns, str) for patterns in (eval_files or {}).values()):
+            raise ValueError(
+                "files and each entry of eval_files are lists of paths, got a single string; put it in brackets"
+            )
+        self.files = files
+        self.eval_files = eval_files or {}
+        self.columns = Columns(
+            prompt=prompt, messages=messages, template=template, system=system, chat=chat, fields=fields
+        )
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_examples = max_examples
+        self.max_eval_examples = max_eval_examples
+        self.name = name
+        self._train: dict[str, Source] = {}
+        self._evaluation: dict[str, Source] = {}
+
+    def setup(self, codec: TextCodec) -> None:
+        if self.files:
+            self._train = {self.name: self._load(self.files, codec, self.max_examples)}
+        self._evaluation = {
+            name: self._load(files, codec, self.max_eval_examples) for name, files in self.eval_files.items()
+        }
+
+    def train(self) -> Mapping[str, Source]:
+        return self._train
+
+    def evaluation(self) -> Mapping[str, Source]:
+        return self._evaluation
+
+    def _load(self, patterns: Sequence[str], codec: TextCodec, limit: int | None) -> Source:
+        rows = read_rows(patterns, self.columns)
+        examples = RowExamples(rows, self.columns.example)
+        name = ", ".join(patterns)
+        return Source(
+            examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
+        )
+
+
+def read_rows(patterns: Sequence[str], columns: Columns | None = None) -> list[Row]:
+    """All rows of the files in order. Raises ValueError with file and line for the first bad one."""
+    rows: list[Row] = []
+    for path in find_files(patterns):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from error
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"each line must be a JSON object, got {type(row).__name__}")
+                if columns is not None:
+                    columns.example(row)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+            rows.append(row)
+    return rows
+
+
+def find_files(patterns: Sequence[str]) -> list[Path]:
+    """Files of all patterns in order, each once. Raises ValueError for a pattern that matches none."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        expanded = str(Path(pattern).expanduser())
+        matches = (
+            [Path(expanded)] if Path(expanded).is_file() else map(Path, sorted(glob.glob(expanded, recursive=True)))
+        )
+        files = [path for path in matches if path.is_file()]
+        if not files:
+            raise ValueError(f"no file matches {pattern!r}, looked in {Path.cwd()}")
+        found.update(dict.fromkeys(files))
+    return list(found)

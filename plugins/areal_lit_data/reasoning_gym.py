@@ -1,0 +1,160 @@
+"""Tasks of reasoning-gym: over a hundred procedural puzzles with their own verifiers (extra ``reasoning-gym``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
+
+from areal_lit.contracts import DataModule, Source
+from areal_lit.names import closest
+from areal_lit.text import TextCodec
+from areal_lit.types import Example
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+INSTALL = "the package reasoning-gym is not installed; run: pip install 'areal-lit[reasoning-gym]'"
+ANSWER_HINT = "Give the final answer between <answer> and </answer>."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task of a mixture.
+
+    Args:
+        weight: share of prompts, relative to the other tasks.
+        level: difficulty, as the task's curriculum defines it from 0; None keeps the task's own defaults.
+        config: parameters of the task (``{"min_terms": 3}``); they win over ``level``.
+    """
+
+    weight: float = 1.0
+    level: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ValueError(f"weight must be > 0, got {self.weight}; leave the task out instead")
+        if self.level is not None and self.level < 0:
+            raise ValueError(f"level must be >= 0, got {self.level}")
+        if wrong := {"seed", "size"} & self.config.keys():
+            raise ValueError(f"{sorted(wrong)} of a task are set by the data module's own arguments, not in config")
+
+
+class ReasoningGym(DataModule):
+    """Procedural reasoning tasks, each a source of its own; use it with the reward `reasoning_gym`.
+
+    Fields: ``dataset`` (the task's name), ``entry`` (what its verifier needs) and ``answer``.
+
+    Args:
+        tasks: task name -> its weight, level and config.
+        size: examples per task and epoch.
+        eval_size: held-out examples per task; 0 for none.
+        seed: of the training examples; evaluation draws from other seeds.
+        chat: send the question as a user message through the model's chat template.
+        system: a system message in front; for chat prompts only.
+        hint: a line after each question that says how to answer; empty for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Mapping[str, Task],
+        size: int = 10_000,
+        eval_size: int = 64,
+        seed: int = 0,
+        chat: bool = False,
+        system: str | None = None,
+        hint: str = ANSWER_HINT,
+    ) -> None:
+        if not tasks:
+            raise ValueError("tasks must name at least one task, as in {leg_counting: {}}")
+        for name, value, least in (("size", size, 1), ("eval_size", eval_size, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+        if system is not None and not chat:
+            raise ValueError("system needs a chat prompt; set chat: true")
+        self.tasks = tasks
+        self.size = size
+        self.eval_size = eval_size
+        self.seed = seed
+        self.chat = chat
+        self.system = system
+        self.hint = hint
+        self._train: dict[str, Source] = {}
+        self._evaluation: dict[str, Source] = {}
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if importlib.util.find_spec("reasoning_gym") is None:
+            yield f"data: {INSTALL}"
+
+    def setup(self, codec: TextCodec) -> None:
+        for name, task in self.tasks.items():
+            self._train[name] = Source(examples=self._entries(name, task, self.size, self.seed), weight=task.weight)
+            if self.eval_size:
+                held_out = self._entries(name, task, self.eval_size, self.seed + self.size)
+                self._evaluation[name] = Source(examples=held_out, weight=task.weight)
+
+    def train(self) -> Mapping[str, Source]:
+        return self._train
+
+    def evaluation(self) -> Mapping[str, Source]:
+        return self._evaluation
+
+    def _entries(self, name: str, task: Task, size: int, seed: int) -> Entries:
+        return Entries(name, create_task(name, task, size, seed), self._prompt)
+
+    def _prompt(self, question: str) -> str | tuple[Mapping[str, Any], ...]:
+        text = f"{question.rstrip()}\n\n{self.hint}" if self.hint else question
+        if not self.chat:
+            return f"{text}\n"
+        system = () if self.system is None else ({"role": "system", "content": self.system},)
+        return (*system, {"role": "user", "content": text})
+
+
+class Entries(Sequence[Example]):
+    """A task's entries by index; the task draws each from its seed and the index."""
+
+    def __init__(self, name: str, dataset: Any, prompt: Any) -> None:
+        self.name = name
+        self.dataset = dataset
+        self.prompt = prompt
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        entry = self.dataset[range(len(self))[index]]
+        fields = {"dataset": self.name, "entry": entry, "answer": entry["answer"]}
+        return Example(prompt=self.prompt(entry["question"]), fields=fields)
+
+
+def create_task(name: str, task: Task, size: int, seed: int) -> Any:
+    """A reasoning-gym dataset. Raises ValueError for an unknown task, parameter or level."""
+    try:
+        from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset
+    except ImportError as error:
+        raise ImportError(INSTALL) from error
+    if name not in DATASETS:
+        raise ValueError(f"reasoning-gym has no task {name!r}; {closest(name, DATASETS)}")
+    parameters: dict[str, Any] = {"size": size, "seed": seed}
+    if task.level is not None:
+        if name not in CURRICULA:
+            raise ValueError(
+                f"task {name!r} has no curriculum, so no level {task.level}; give its parameters in config"
+            )
+        curriculum = create_curriculum(name)
+        curriculum.set_global_level(task.level)
+        parameters = dict(vars(curriculum.generate_configuration(parameters)))
+    try:
+        return create_dataset(name, **{**parameters, **task.config})
+    except (TypeError, AssertionError, ValueError) as error:
+        known = ", ".join(sorted(DATASETS[name][1].__dataclass_fields__.keys() - {"size", "seed"}))
+        raise ValueError(f"task {name!r}: {error}; its parameters are {known}") from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_lit.contracts import Algorithm
 from areal_lit.prompts import PromptStream
 from areal_lit.text import TextCodec
+from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt
 
 
@@ -59,8 +60,17 @@ class OfflineBatches:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """There is none."""
 
-    def stop(self) -> None:
-        """Nothing runs."""
+    def finished(self) -> Sequence[Group]:
+        """There are no rollouts to report."""
+        return ()
+
+    def hand_over(self, version: int) -> list[Metric]:
+        """There is no engine."""
+        return []
+
+    def check(self, batch: TokenBatch, step: int) -> list[Metric]:
+        """There is no behaviour policy to drift from."""
+        return []
 
 
 def encode_row(algorithm: Algorithm, prompt: Prompt, codec: TextCodec) -> Group:

@@ -12,29 +12,20 @@ consumed; ``version`` is the step whose weights the engine holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from areal_lit.checkpoint import Checkpoint
 from areal_lit.contracts import (
-    Algorithm, Callback, Component, DataModule, Filter, InferenceBackend, Launcher, Reward, RunLogger, WeightTransport,
-    Workflow,
+    Algorithm, Callback, DataModule, Filter, InferenceBackend, Launcher, Reward, RunLogger, WeightTransport, Workflow,
 )  # fmt: skip
 from areal_lit.evaluation import Evaluation
-from areal_lit.hookspecs import PhaseName
 from areal_lit.rewarding import Rewarding
 from areal_lit.roles import Role
 from areal_lit.rollout import Rollout
-from areal_lit.types import Group, Metric, merge_metrics
+from areal_lit.validation import broken_rules, describe
 from areal_lit.weight_sync import WeightSync
-
-if TYPE_CHECKING:
-    from areal_lit.run import Run
-    from areal_lit.token_batch import TokenBatch
-
-Status = Literal["finished", "failed", "interrupted"]
 
 
 class Trainer:
@@ -133,3 +124,54 @@ class Trainer:
         self.template_kwargs = template_kwargs
         self.config: Mapping[str, Any] = {}
         self.step = 0
+
+    def fit(self, *, resume: str | None = None) -> Path:
+        """Train to the end and return the run's directory.
+
+        Args:
+            resume: ``auto`` goes on from this run's newest whole checkpoint (from the start if there is none); a
+                path goes on from that one.
+
+        Raises:
+            ValueError: rules are broken; all of them are listed, and nothing was started.
+            ProcessDied: a rank or an engine ended or hung.
+        """
+        from areal_lit.run import Run
+
+        with Run(self, resume=resume) as run:
+            while not run.is_done:
+                with run.phase("wait_batch"):
+                    groups = run.batches.next_batch(self.step)
+                if groups is None:
+                    break
+                with run.phase("prepare"):
+                    batch = run.prepare(groups)
+                with run.phase("train"):
+                    run.train(batch)
+                self.step += 1
+                if run.should("sync_weights"):
+                    with run.phase("sync_weights"):
+                        run.sync_weights()
+                if run.should("evaluate"):
+                    with run.phase("evaluate"):
+                        run.evaluate()
+                run.end_step(groups)
+                if run.should("checkpoint"):
+                    with run.phase("checkpoint"):
+                        run.save()
+        return run.directory.path
+
+    def evaluate(self, *, checkpoint: str | None = None) -> dict[str, float]:
+        """Metrics of every evaluation set, for a checkpoint or for the model the recipe names."""
+        from areal_lit.run import Run
+
+        with Run(self, resume=checkpoint, is_evaluation=True) as run:
+            return run.evaluate()
+
+    def validate(self) -> list[str]:
+        """Every broken rule; starts and loads nothing."""
+        return broken_rules(self)
+
+    def describe(self) -> list[str]:
+        """What would be started where."""
+        return describe(self)

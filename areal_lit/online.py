@@ -1,0 +1,168 @@
+"""Online: what stands between the loop and the engine when an algorithm learns from rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pluggy
+
+from areal_lit.batching import pack
+from areal_lit.contracts import Process, Reward, Source
+from areal_lit.prompts import PromptStream
+from areal_lit.rewarding import Scorer
+from areal_lit.roles import RoleGroup
+from areal_lit.rollout import RolloutLoop
+from areal_lit.run_directory import RunDirectory
+from areal_lit.text import TextCodec
+from areal_lit.token_batch import TokenBatch
+from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, Prompt, Trajectory
+from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+class Online:
+    """Rollout loop, reward pool and weight sync of a run, started and stopped together."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        stream: PromptStream,
+        sources: Mapping[str, Source],
+        evaluation_sources: Mapping[str, Source],
+        codec: TextCodec,
+        policy: RoleGroup,
+        hook: pluggy.HookRelay,
+        directory: RunDirectory,
+    ) -> None:
+        assert trainer.inference is not None
+        assert trainer.transport is not None
+        assert trainer.workflow is not None
+        self._trainer = trainer
+        self._sources = sources
+        self._codec = codec
+        self._policy = policy
+        self._backend = trainer.inference
+        rewards: dict[str, Reward] = {} if trainer.reward is None else {"default": trainer.reward}
+        for name, source in [*sources.items(), *evaluation_sources.items()]:
+            if source.reward is not None:
+                rewards[name] = source.reward
+        self._scorer = Scorer(
+            trainer.rewarding, rewards=rewards, in_process=trainer.launcher.in_process, log_dir=directory.logs
+        )
+        self._loop = RolloutLoop(
+            trainer.rollout,
+            stream=stream,
+            sources=sources,
+            backend=trainer.inference,
+            codec=codec,
+            workflow=trainer.workflow,
+            score=self._scorer.score,
+            reward=trainer.reward,
+            filters=trainer.filters,
+            hooks=hook,
+            seed=trainer.seed,
+            deterministic=trainer.deterministic,
+        )
+        self._syncer = WeightSyncer(
+            trainer.sync,
+            transport=trainer.transport,
+            backend=trainer.inference,
+            loop_run=lambda coroutine, timeout_s, what: self._loop.run(coroutine, timeout_s=timeout_s, what=what),
+            send=lambda source: policy.send(trainer.transport, source),  # type: ignore[arg-type]
+            manifest=policy.manifest,
+            forward=self._trainer_logprobs,
+            sync_mode=trainer.rollout.sync_mode,
+            directory=str(directory.path),
+            num_receivers=1,
+            dtype=trainer.policy.model.dtype,
+        )
+        self._alarm = MismatchAlarm(trainer.sync, dtype=trainer.policy.model.dtype)
+
+    def start(self, processes: Sequence[Process]) -> None:
+        """Start the pool and the loop, and connect to the engine."""
+        self._scorer.start()
+        self._loop.start()
+        self._loop.run(self._backend.connect(processes), timeout_s=600, what="the engine to start")
+
+    def stop(self) -> None:
+        """End everything, in any state."""
+        self._loop.stop()
+        self._scorer.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """Make every wait raise this error."""
+        self._loop.fail(error)
+
+    def next_batch(self, step: int) -> list[Group] | None:
+        return self._loop.next_batch(step)
+
+    def finished(self) -> list[Group]:
+        """Groups that completed since the last call."""
+        return self._loop.drain_finished()
+
+    def hand_over(self, version: int) -> list[Metric]:
+        """Give the engine the policy's weights, then let prompts in for them."""
+        if self._sources and not self._syncer.has_probe_prompts:
+            self._syncer.set_probe_prompts(self._probe_prompts())
+        metrics = self._syncer.sync(version)
+        self._loop.set_version(version)
+        return metrics
+
+    def check(self, batch: TokenBatch, step: int) -> list[Metric]:
+        """Alarm when behaviour and proximal log-probs of on-version tokens drift apart."""
+        return self._alarm.check(batch, step) if "proximal" in batch else []
+
+    def evaluate(self, prompts: Sequence[Prompt], source: Source) -> list[Group]:
+        settings = self._trainer.evaluation
+        return self._loop.evaluate(
+            [(prompt, source) for prompt in prompts],
+            samples=settings.samples,
+            sampling=settings.sampling or source.sampling or self._trainer.rollout.sampling,
+        )
+
+    def metrics(self) -> list[Metric]:
+        return [*self._loop.metrics(), *self._scorer.metrics()]
+
+    def pending(self) -> list[Prompt]:
+        return self._loop.pending()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self._loop.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loop.load_state_dict(state)
+
+    def _probe_prompts(self) -> list[IntArray]:
+        source = next(iter(self._sources.values()))
+        num = min(len(source.examples), self._trainer.sync.probe_prompts)
+        return [self._codec.encode_prompt(source.examples[index]) for index in range(num)]
+
+    def _trainer_logprobs(self, probes: Sequence[tuple[IntArray, int, float]]) -> list[FloatArray]:
+        """The trainer's log-probs of generated tokens, per (token ids, prompt length, temperature)."""
+        groups = [_probe_group(index, *probe) for index, probe in enumerate(probes)]
+        out = self._policy.forward(pack(groups), frozenset({"logprob"}))
+        assert out.logprob_T is not None
+        logprobs = out.logprob_T.numpy()
+        ends = np.cumsum([len(token_ids) for token_ids, _, _ in probes])
+        parts = np.split(logprobs, ends[:-1])
+        return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
+
+
+def _probe_group(index: int, token_ids: IntArray, num_prompt: int, temperature: float) -> Group:
+    prompt = Prompt(prompt_id=index, source="probe", row=index, epoch=0, example=Example(prompt=""))
+    mask = np.arange(len(token_ids)) >= num_prompt
+    trajectory = Trajectory(
+        token_ids=token_ids,
+        loss_mask=mask,
+        logprobs=np.zeros(len(token_ids), dtype=np.float32),
+        versions=np.where(mask, 0, -1),
+        prompt=prompt,
+        temperature=temperature,
+        reward=0.0,
+    )
+    return Group(prompt=prompt, trajectories=(trajectory,))

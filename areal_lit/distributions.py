@@ -1,0 +1,80 @@
+"""Which installed distribution a class comes from, and whether two processes agree on it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from areal_lit.contracts import KINDS, Component
+
+UNPACKAGED = "no distribution"
+
+
+@cache
+def _declared_packages() -> Mapping[str, str]:
+    """Import package -> ``name version``, for packages that declare a component (cheap: entry points only)."""
+    installed = metadata.entry_points()
+    return {
+        entry.module.partition(".")[0]: f"{entry.dist.name} {entry.dist.version}"
+        for kind in KINDS.values()
+        for entry in installed.select(group=kind.group)
+        if entry.dist is not None
+    }
+
+
+@cache
+def distribution_of(path: str) -> str:
+    """``name version`` of the distribution that a dotted path comes from; ``no distribution`` for a script or notebook."""
+    package = path.partition(".")[0]
+    if package in _declared_packages():
+        return _declared_packages()[package]
+    names = metadata.packages_distributions().get(package)
+    return f"{names[0]} {metadata.version(names[0])}" if names else UNPACKAGED
+
+
+def dotted_path(cls: type) -> str:
+    """``package.module.Class``."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def fingerprint(*roots: object) -> dict[str, str]:
+    """Dotted path -> ``distribution version`` of every component that the roots are or hold, at any depth.
+
+    A rank given this by the controller refuses to work with other versions (``check_fingerprint``).
+    """
+    classes: dict[str, type] = {}
+    for root in roots:
+        found = _components(root) if isinstance(root, Component) else _components(vars(root))
+        classes.update((dotted_path(cls), cls) for cls in found)
+    return {path: distribution_of(path) for path in sorted(classes)}
+
+
+def _components(value: Any) -> Iterable[type[Component]]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _components(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _components(item)
+    elif isinstance(value, Component):
+        yield type(value)
+        yield from _components(vars(value))
+    elif getattr(type(value), "__final__", False) and hasattr(value, "__dict__"):
+        yield from _components(vars(value))
+
+
+def check_fingerprint(expected: Mapping[str, str]) -> None:
+    """Raise RuntimeError naming each component that this process would load from another distribution or version."""
+    differences = [
+        f"{path}: {ours} here, {theirs} on the controller"
+        for path, theirs in expected.items()
+        if (ours := distribution_of(path)) != theirs
+    ]
+    if differences:
+        raise RuntimeError(
+            f"host {socket.gethostname()} does not have the controller's components; install the same versions there:\n  "
+            + "\n  ".join(differences)
+        )

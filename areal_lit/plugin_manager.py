@@ -1,0 +1,117 @@
+"""The pluggy manager of one run: callbacks in the recipe's order, checked before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pluggy
+
+from areal_lit.distributions import distribution_of, dotted_path
+from areal_lit.hookspecs import HookSpecs
+from areal_lit.names import closest
+
+PROJECT = "areal_lit"
+HOOK_NAMES = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
+
+
+class HookError(RuntimeError):
+    """A hook implementation raised; the message names hook, class and distribution, the cause is chained."""
+
+
+def create_plugin_manager(callbacks: Sequence[object], *, defaults: object | None = None) -> pluggy.PluginManager:
+    """A manager whose hooks run in the order of ``callbacks``; each run (and each rank) owns one.
+
+    Raises ValueError for implementations that pluggy would take and then misuse without a word: misspelt hook names,
+    coroutines (never awaited), arguments with defaults (bound to the default for ever), keyword-only
+    arguments (never passed), hook names without ``@areal_lit.hookimpl``.
+
+    Args:
+        callbacks: objects with hook implementations.
+        defaults: the core's own implementations (``trylast``), after all callbacks.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+    if defaults is not None:
+        manager.register(defaults, "core")
+    # pluggy calls the last registered first
+    for position, callback in reversed(list(enumerate(callbacks))):
+        if any(other is callback for other in callbacks[:position]):
+            raise ValueError(f"callbacks[{position}] ({_name(callback)}) is listed twice; construct a second one")
+        manager.register(_checked(callback), f"{position}:{_name(callback)}")
+    manager.check_pending()
+    return manager
+
+
+def _name(callback: object) -> str:
+    return dotted_path(type(callback))
+
+
+def _checked(callback: object) -> SimpleNamespace:
+    """The hook implementations of a callback, each wrapped so that an exception says whose it is."""
+    implementations = {}
+    for name, function in inspect.getmembers(callback, inspect.isroutine):
+        is_marked = getattr(function, f"{PROJECT}_impl", None) is not None
+        if not is_marked and name not in HOOK_NAMES:
+            continue
+        problem = _problem(name, function, is_marked=is_marked)
+        if problem:
+            raise ValueError(f"{_name(callback)} ({distribution_of(_name(callback))}): {name} {problem}")
+        implementations[name] = _named(function, callback)
+    return SimpleNamespace(**implementations)
+
+
+def _problem(name: str, function: Callable[..., Any], *, is_marked: bool) -> str:
+    if not is_marked:
+        return "has the name of a hook but is never called; mark it with @areal_lit.hookimpl or rename it"
+    if name not in HOOK_NAMES:
+        return f"is not a hook; {closest(name, HOOK_NAMES)}"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "is async, but hooks are synchronous and it would never be awaited; use def"
+    known = inspect.signature(getattr(HookSpecs, name)).parameters
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
+            return f"takes {parameter}, which a hook call never fills; list the arguments by name, without *"
+        if parameter.default is not parameter.empty:
+            return (
+                f"gives {parameter.name} a default, which would silently replace the hook's value; remove the default"
+            )
+        if parameter.name not in known:
+            valid = [argument for argument in known if argument != "self"]
+            return f"takes {parameter.name!r}, which is no argument of the hook; {closest(parameter.name, valid)}"
+    return ""
+
+
+def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]:
+    """The implementation, raising HookError. Every exception counts: whatever a plugin raises ends the run, with its name."""
+
+    def error(raised: Exception) -> HookError:
+        path = _name(callback)
+        return HookError(
+            f"hook {function.__name__} of {path} ({distribution_of(path)}) raised {type(raised).__name__}: {raised}"
+        )
+
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            try:
+                return (yield from function(*args))
+            except HookError:
+                raise
+            except Exception as raised:
+                raise error(raised) from raised
+
+        return wrapper
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as raised:
+            raise error(raised) from raised
+
+    return call

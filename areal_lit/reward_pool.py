@@ -1,0 +1,311 @@
+"""The thread that feeds reward workers, kills the hung ones and replaces the dead.
+
+Each worker has a pipe of its own, so one that dies in the middle of a message harms no other. The clock of a call
+is a counter of begun calls in shared memory: it starts when the call starts, not when its batch is sent, and it
+tells which call of the batch to blame when the worker is killed or dies. The others of the batch are run again.
+
+``pebble.ProcessPool`` was not taken: it times a whole task, so a batch would need a clock per call anyway; its
+workers share one pipe; an idle worker's death breaks the pool, and ``os._exit(0)`` in a task goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from areal_lit.reward_processes import Worker
+from areal_lit.reward_worker import Item, Outcome, describe
+
+START_TIMEOUT_S = 120.0
+MAX_FAILED_STARTS = 3
+TICK_S = 0.05
+LOG_LIMIT_BYTES = 16 * 2**20
+LOG_TAIL_BYTES = 2**20
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One call on its way. ``owner`` is the submitter's; the pool hands it back untouched."""
+
+    item: Item
+    owner: Any
+    attempt: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A worker and the calls it has not answered, in the order it makes them."""
+
+    worker: Worker
+    since: float
+    is_ready: bool = False
+    begun: int = 0
+    answered: int = 0
+    jobs: deque[Job] = field(default_factory=deque)
+
+
+class RewardPool:
+    """Runs jobs on workers; each comes back through ``deliver`` exactly once, failed or not.
+
+    Args:
+        start_worker: makes one worker; called on the pool's thread, so that the kernel ties the worker to it.
+        num_workers: kept alive.
+        timeout_s: longest execution of one call.
+        max_attempts: of one call, the first included.
+        batch_size: most calls sent to a worker at once.
+        deliver: receives finished jobs with one outcome per trajectory, on the pool's thread.
+        count: adds to a named counter, on the pool's thread.
+        log_path: of the workers' output, kept below ``LOG_LIMIT_BYTES`` or so; None if they have none.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_worker: Callable[[], Worker],
+        num_workers: int,
+        timeout_s: float,
+        max_attempts: int,
+        batch_size: int,
+        deliver: Callable[[list[tuple[Job, list[Outcome]]]], None],
+        count: Callable[[str, float], None],
+        log_path: Path | None,
+    ) -> None:
+        self._start_worker = start_worker
+        self._num_workers = num_workers
+        self._timeout_s = timeout_s
+        self._max_attempts = max_attempts
+        self._batch_size = batch_size
+        self._deliver = deliver
+        self._count = count
+        self._log_path = log_path
+        self._slots: list[Slot] = []
+        self._queue: deque[Job] = deque()
+        self._results: list[tuple[Job, list[Outcome]]] = []
+        self._failed_starts = 0
+        self._failure = ""
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self._is_settled = threading.Event()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="reward-pool", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; workers start in the background."""
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Return once a worker takes calls. Raises RuntimeError when setup failed, TimeoutError past the deadline."""
+        if not self._is_settled.wait(timeout_s):
+            raise TimeoutError(f"no reward worker was ready within {timeout_s} s; its output is in {self._log_path}")
+        if self._failure:
+            raise RuntimeError(self._failure)
+
+    def submit(self, jobs: Iterable[Job]) -> None:
+        """Queue jobs; from any thread. After a failure or stop they come back as ``stopped`` at once."""
+        with self._lock:
+            if not self._failure:
+                self._queue.extend(jobs)
+                jobs = ()
+        self._wake()
+        if rejected := [(job, self._stopped(job)) for job in jobs]:
+            self._deliver(rejected)
+
+    def stop(self) -> None:
+        """Kill the workers and end the thread. Raises RuntimeError if that takes unreasonably long."""
+        self._is_stopping = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10.0 + 10.0 * self._num_workers)
+            if self._thread.is_alive():
+                raise RuntimeError(f"the reward pool did not stop; workers' output is in {self._log_path}")
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _wake(self) -> None:
+        try:
+            self._wake_write.send(b"w")
+        except (BlockingIOError, OSError):
+            # Full: a wake-up is on its way already. Closed: stopped, and nobody waits.
+            return
+
+    def _run(self) -> None:
+        failure = "the reward pool was stopped"
+        try:
+            while not self._is_stopping:
+                self._step()
+        # The supervisor's own failure: nobody else would answer the waiting calls, so they all get it.
+        except Exception as error:  # noqa: BLE001
+            failure = str(error) if isinstance(error, RuntimeError | TimeoutError) else describe(error)
+        finally:
+            self._shut_down(failure)
+
+    def _step(self) -> None:
+        while len(self._slots) < self._num_workers:
+            self._slots.append(Slot(worker=self._start_worker(), since=time.monotonic()))
+        self._assign()
+        busy = any(slot.jobs or not slot.is_ready for slot in self._slots)
+        wait([self._wake_read, *(slot.worker.connection for slot in self._slots)], timeout=TICK_S if busy else 1.0)
+        if wait([self._wake_read], timeout=0):
+            self._wake_read.recv(4096)
+        for slot in list(self._slots):
+            code = slot.worker.exit_code()
+            is_open = self._receive(slot)
+            if code is not None or not is_open:
+                self._bury(slot, code)
+            else:
+                self._check_clock(slot)
+        self._trim_log()
+        self._flush()
+
+    def _assign(self) -> None:
+        for slot in self._slots:
+            with self._lock:
+                if not self._queue:
+                    return
+                if not slot.is_ready or slot.jobs:
+                    continue
+                size = min(self._batch_size, -(-len(self._queue) // self._num_workers))
+                batch = [self._queue.popleft() for _ in range(size)]
+            self._send(slot, batch)
+
+    def _send(self, slot: Slot, batch: list[Job]) -> None:
+        try:
+            slot.worker.connection.send([job.item for job in batch])
+        except OSError:
+            # The worker is dying; _receive sees the closed pipe, and the calls are charged no attempt.
+            self._requeue(batch)
+        # Pickling runs code of whatever classes an example's fields hold. The culprit is counted as an error.
+        except Exception as error:  # noqa: BLE001
+            if len(batch) == 1:
+                self._fail(batch[0], "error", f"the example cannot be sent to a reward worker: {error}")
+            else:
+                for job in batch:
+                    if not slot.jobs:
+                        self._send(slot, [job])
+                    else:
+                        self._requeue([job])
+        else:
+            slot.jobs.extend(batch)
+            slot.since = time.monotonic()
+
+    def _receive(self, slot: Slot) -> bool:
+        """Take what the worker reported; False once its pipe is closed."""
+        try:
+            while slot.worker.connection.poll():
+                kind, *content = slot.worker.connection.recv()
+                if kind == "ready":
+                    slot.is_ready = True
+                    self._failed_starts = 0
+                    self._is_settled.set()
+                elif kind == "failed":
+                    raise RuntimeError(content[0])
+                elif kind == "unreadable":
+                    for job in slot.jobs:
+                        self._fail(job, "error", f"the reward worker could not read the example: {content[0]}")
+                    slot.jobs.clear()
+                else:
+                    self._take(slot, *content)
+        except (EOFError, OSError):
+            return False
+        return True
+
+    def _take(self, slot: Slot, results: list[list[Outcome]], seconds: float) -> None:
+        slot.answered += len(results)
+        self._count("seconds", seconds)
+        self._count("calls", len(results))
+        for outcomes in results:
+            job = slot.jobs.popleft()
+            if any(outcome.kind for outcome in outcomes):
+                self._retry_or_finish(job, outcomes)
+            else:
+                self._results.append((job, outcomes))
+
+    def _check_clock(self, slot: Slot) -> None:
+        now = time.monotonic()
+        begun = slot.worker.begun()
+        if begun != slot.begun:
+            slot.begun, slot.since = begun, now
+        if not slot.is_ready:
+            if now - slot.since > START_TIMEOUT_S:
+                raise TimeoutError(f"a reward worker was not ready within {START_TIMEOUT_S} s; see {self._log_path}")
+        elif slot.jobs and now - slot.since > self._timeout_s:
+            self._count("killed_workers", 1)
+            self._replace(slot, "timeout", f"no result within {self._timeout_s} s")
+
+    def _bury(self, slot: Slot, code: int | None) -> None:
+        if not slot.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS:
+                raise RuntimeError(
+                    f"{MAX_FAILED_STARTS} reward workers in a row died at start, the last with exit code {code}; "
+                    f"see {self._log_path}"
+                )
+        self._replace(slot, "crash", "the reward worker died" + (f" with exit code {code}" if code is not None else ""))
+
+    def _replace(self, slot: Slot, kind: str, reason: str) -> None:
+        """Kill the worker; the call it was in is to blame, the rest of its batch runs again."""
+        slot.worker.kill()
+        self._slots.remove(slot)
+        if slot.jobs:
+            blamed = max(0, min(slot.worker.begun() - slot.answered, len(slot.jobs)) - 1)
+            job = slot.jobs[blamed]
+            del slot.jobs[blamed]
+            self._fail(job, kind, reason)
+            self._requeue(slot.jobs)
+
+    def _requeue(self, jobs: Iterable[Job]) -> None:
+        with self._lock:
+            self._queue.extendleft(reversed(list(jobs)))
+
+    def _fail(self, job: Job, kind: str, reason: str) -> None:
+        self._retry_or_finish(job, [Outcome(kind=kind, reason=reason)] * len(job.item.trajectories))
+
+    def _retry_or_finish(self, job: Job, outcomes: list[Outcome]) -> None:
+        if job.attempt >= self._max_attempts:
+            self._results.append((job, outcomes))
+            return
+        job.attempt += 1
+        self._count("retries", 1)
+        with self._lock:
+            self._queue.append(job)
+
+    def _flush(self) -> None:
+        if self._results:
+            results, self._results = self._results, []
+            self._deliver(results)
+
+    def _stopped(self, job: Job) -> list[Outcome]:
+        return [Outcome(kind="stopped", reason=self._failure)] * len(job.item.trajectories)
+
+    def _shut_down(self, failure: str) -> None:
+        with self._lock:
+            self._failure = failure
+            left = [*self._queue, *(job for slot in self._slots for job in slot.jobs)]
+            self._queue.clear()
+        self._is_settled.set()
+        self._results.extend((job, self._stopped(job)) for job in left)
+        self._flush()
+        with ExitStack() as kills:
+            for slot in self._slots:
+                kills.callback(slot.worker.kill)
+        self._slots.clear()
+
+    def _trim_log(self) -> None:
+        """Keep only the newest megabyte of a log that grew past its limit (workers append, so they go on unharmed)."""
+        if self._log_path is None or self._log_path.stat().st_size <= LOG_LIMIT_BYTES:
+            return
+        with self._log_path.open("rb+") as log:
+            log.seek(-LOG_TAIL_BYTES, 2)
+            tail = log.read()
+            log.truncate(0)
+        with self._log_path.open("ab") as log:
+            log.write(b"[older output dropped]\n" + tail)

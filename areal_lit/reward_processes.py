@@ -1,0 +1,155 @@
+"""The controller's handles on reward workers: a process that can be killed, or a thread under the inline launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Mapping
+from contextlib import suppress
+from io import BytesIO
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from areal_lit.contracts.reward import Reward
+from areal_lit.reward_worker import COUNTER, SharedProgress, serve
+
+PIPE_TIMEOUT_S = 30
+"""For one message of a worker that stopped reading or writing in the middle of it."""
+
+KILL_TIMEOUT_S = 10.0
+
+
+class Worker(Protocol):
+    """Somewhere that ``serve`` runs."""
+
+    connection: Connection
+
+    def begun(self) -> int:
+        """How many calls it has begun since it started."""
+
+    def exit_code(self) -> int | None:
+        """None while it lives."""
+
+    def kill(self) -> None:
+        """End it, with everything it started, and wait for that within a bound."""
+
+
+class ProcessWorker:
+    """A worker process of its own process group. It never imports the controller's ``__main__``.
+
+    Args:
+        payload: the rewards, pickled by ``pack``.
+        log_fd: where its output goes.
+        num_threads: of numerical libraries in it.
+    """
+
+    def __init__(self, *, payload: bytes, log_fd: int, num_threads: int) -> None:
+        ours, theirs = socket.socketpair()
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PIPE_TIMEOUT_S, 0))
+        with tempfile.TemporaryFile() as shared, theirs:
+            shared.truncate(COUNTER.size)
+            self._progress = SharedProgress(shared.fileno())
+            arguments = {"parent_pid": os.getpid(), "connection_fd": theirs.fileno(), "progress_fd": shared.fileno()}
+            code = (
+                f"import sys; sys.path[:] = {[os.path.abspath(entry) for entry in sys.path]!r}; "
+                f"from areal_lit.reward_worker import main; main({json.dumps(arguments)!r})"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                pass_fds=(theirs.fileno(), shared.fileno()),
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"},
+            )
+        self.connection = Connection(ours.detach())
+        try:
+            self.connection.send_bytes(payload)
+        except OSError:
+            # It died at once; the supervisor will see the exit code and read the log.
+            return
+
+    def begun(self) -> int:
+        return self._progress.read()
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.connection.close()
+        # Raises TimeoutExpired for a process that the kernel cannot end (stuck in I/O): the run should not hide it.
+        self._process.wait(timeout=KILL_TIMEOUT_S)
+
+
+class _ThreadProgress:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def advance(self) -> None:
+        self.count += 1
+
+
+class ThreadWorker:
+    """The same in a thread of this process. A hung call cannot be ended: ``kill`` abandons the thread."""
+
+    def __init__(self, *, rewards: Mapping[str, Reward]) -> None:
+        ours, theirs = socket.socketpair()
+        self.connection = Connection(ours.detach())
+        self._progress = _ThreadProgress()
+        self._thread = threading.Thread(
+            target=self._run, args=(Connection(theirs.detach()), rewards), name="reward-inline", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, connection: Connection, rewards: Mapping[str, Reward]) -> None:
+        with connection, suppress(OSError):
+            connection.send(("ready",))
+            serve(connection, self._progress, rewards)
+
+    def begun(self) -> int:
+        return self._progress.count
+
+    def exit_code(self) -> int | None:
+        return None if self._thread.is_alive() else 1
+
+    def kill(self) -> None:
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+        self._thread.join(timeout=0.2)
+
+
+class _RewardPickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | types.FunctionType) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} is defined in the script or notebook itself, which workers do not import"
+            )
+        return NotImplemented
+
+
+def pack(rewards: Mapping[str, Reward]) -> bytes:
+    """The rewards as workers receive them. Raises ValueError naming the one that cannot travel, and the way out."""
+    for key, reward in rewards.items():
+        try:
+            _RewardPickler(BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(reward)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"reward {key!r} ({type(reward).__name__}) cannot be sent to the reward pool's processes: {error}. "
+                "Put what it uses into an importable module at top level, or use the inline launcher, which scores "
+                "in this process"
+            ) from error
+    return pickle.dumps(dict(rewards), protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,0 +1,194 @@
+"""Inside a reward worker: calls rewards one after the other and reports what came of each.
+
+A worker runs its calls in the main thread, where ``signal.alarm`` of third-party verifiers works, in a process
+group of its own that dies with the controller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import pickle
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol
+
+from areal_lit.contracts.reward import GroupReward, Reward
+from areal_lit.types import Scored, Trajectory, Unscored
+
+FLUSH_S = 0.02
+"""Results are reported at least this often, so that little is computed again when a later call has to be killed."""
+
+PR_SET_PDEATHSIG = 1
+COUNTER = struct.Struct("q")
+
+
+class Outcome(NamedTuple):
+    """What came of one trajectory; a tuple because thousands a second cross a pipe.
+
+    ``kind`` is empty when scored, else ``unscored`` (the reward said so), ``error``, ``invalid``, ``timeout``,
+    ``crash``, or ``stopped`` (the pool is gone).
+    """
+
+    value: float | None = None
+    kind: str = ""
+    reason: str = ""
+    parts: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = {}
+
+
+class Item(NamedTuple):
+    """One call: the reward's key, and one trajectory, or a whole group for a ``GroupReward``."""
+
+    key: str
+    trajectories: tuple[Trajectory, ...]
+
+
+class Progress(Protocol):
+    """Counts the calls begun, where the supervisor can read it while a call hangs."""
+
+    def advance(self) -> None: ...
+
+
+class SharedProgress:
+    """A counter in a shared file mapping. One writer; the supervisor reads."""
+
+    def __init__(self, fileno: int) -> None:
+        self._map = mmap.mmap(fileno, COUNTER.size)
+
+    def advance(self) -> None:
+        COUNTER.pack_into(self._map, 0, self.read() + 1)
+
+    def read(self) -> int:
+        """How many calls were begun so far."""
+        return int(COUNTER.unpack_from(self._map, 0)[0])
+
+
+def judge(score: object) -> Outcome:
+    """The outcome for whatever a reward returned; anything but a finite number is not a score."""
+    if isinstance(score, Unscored):
+        return Outcome(kind="unscored", reason=score.reason)
+    parts: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = {}
+    if isinstance(score, Scored):
+        parts, metrics, score = score.parts, score.metrics, score.value
+    if score is None or isinstance(score, str | bytes):
+        return Outcome(kind="invalid", reason=f"returned {score!r:.80}; return a finite number, Scored or Unscored")
+    try:
+        value = float(score)  # type: ignore[arg-type]
+        parts = {str(name): float(part) for name, part in parts.items()}
+        metrics = {str(name): float(number) for name, number in metrics.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        reason = f"returned {type(score).__name__} ({error}); return a finite number, Scored or Unscored"
+        return Outcome(kind="invalid", reason=reason)
+    if not math.isfinite(value) or not all(map(math.isfinite, parts.values())):
+        return Outcome(kind="invalid", reason=f"returned {value} with parts {parts}; rewards must be finite")
+    return Outcome(value=value, parts=parts, metrics=metrics)
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an exception, short enough for a log line."""
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def call(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
+    """One outcome per trajectory; an exception is an outcome too."""
+    try:
+        if not isinstance(reward, GroupReward):
+            return [judge(reward.score(trajectory)) for trajectory in trajectories]
+        scores = reward.score_group(trajectories)
+        if len(scores) != len(trajectories):
+            reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
+            return [Outcome(kind="invalid", reason=reason)] * len(trajectories)
+        return [judge(score) for score in scores]
+    # Rewards are the user's code: whatever they raise, SystemExit included, leaves this call unscored
+    # and is counted in reward/unscored_error.
+    except BaseException as error:  # noqa: BLE001
+        return [Outcome(kind="error", reason=describe(error))] * len(trajectories)
+
+
+def set_up(rewards: Mapping[str, Reward]) -> None:
+    """Call ``setup`` of each reward. Raises RuntimeError naming the one that failed."""
+    for key, reward in rewards.items():
+        try:
+            reward.setup()
+        # User code; any failure is reported to the controller and ends the run.
+        except Exception as error:
+            raise RuntimeError(
+                f"setup of reward {key!r} ({type(reward).__name__}) failed: {describe(error)}"
+            ) from error
+
+
+def serve(connection: Connection, progress: Progress, rewards: Mapping[str, Reward]) -> None:
+    """Answer batches until the other end closes: ``(results of the calls, seconds they took)``, in order."""
+    while True:
+        try:
+            items: list[Item] = connection.recv()
+        except (EOFError, OSError):
+            return
+        # Unpickling runs code of whatever classes an example's fields hold; the batch's calls are counted as errors.
+        except Exception as error:  # noqa: BLE001
+            connection.send(("unreadable", describe(error)))
+            continue
+        results: list[list[Outcome]] = []
+        flushed = time.monotonic()
+        for item in items:
+            progress.advance()
+            results.append(call(rewards[item.key], item.trajectories))
+            if (now := time.monotonic()) - flushed > FLUSH_S:
+                connection.send(("results", results, now - flushed))
+                results, flushed = [], now
+        if results:
+            connection.send(("results", results, time.monotonic() - flushed))
+
+
+def die_with(parent_pid: int, signum: int) -> None:
+    """Have the kernel send ``signum`` when the parent is gone, however it went (Linux; elsewhere this does nothing)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def start_keeper(connection_fd: int) -> None:
+    """Fork a process that kills this worker's process group once the worker is gone.
+
+    So children that a reward started end with it, even when the controller was killed and nobody else is left.
+    """
+    worker_pid = os.getpid()
+    if os.fork():
+        return
+    os.close(connection_fd)
+    signal.signal(signal.SIGTERM, lambda signum, frame: os.killpg(0, signal.SIGKILL))
+    die_with(worker_pid, signal.SIGTERM)
+    while True:
+        time.sleep(3600)
+
+
+def main(arguments: str) -> None:
+    """Entry point of the process; ``arguments`` is the JSON that the supervisor wrote."""
+    given: dict[str, Any] = json.loads(arguments)
+    die_with(given["parent_pid"], signal.SIGKILL)
+    start_keeper(given["connection_fd"])
+    os.set_inheritable(given["connection_fd"], False)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    connection = Connection(given["connection_fd"])
+    progress = SharedProgress(given["progress_fd"])
+    os.close(given["progress_fd"])
+    try:
+        rewards: dict[str, Reward] = pickle.loads(connection.recv_bytes())
+        set_up(rewards)
+    # Unpickling imports the user's modules; the reason travels to the controller, which ends the run with it.
+    except Exception as error:  # noqa: BLE001
+        connection.send(("failed", str(error) if isinstance(error, RuntimeError) else describe(error)))
+        return
+    connection.send(("ready",))
+    serve(connection, progress, rewards)

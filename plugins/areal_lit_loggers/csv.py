@@ -1,0 +1,104 @@
+"""metrics.csv: a row per step, a column per metric."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from areal_lit.contracts import RunLogger
+
+
+class Csv(RunLogger):
+    """Writes ``metrics.csv``: column ``step`` first, then metrics in order of appearance.
+
+    A row is on disk when the step ends. Numbers reported later for the same step (an evaluation) join its row. When a
+    metric appears for the first time the file is rewritten and replaced in one move; earlier rows have the cell empty.
+
+    Args:
+        file_name: in the run's directory.
+    """
+
+    def __init__(self, *, file_name: str = "metrics.csv") -> None:
+        self.file_name = file_name
+        self._file: IO[bytes] | None = None
+        self._columns: list[str] = ["step"]
+        self._last: dict[str, float] = {}
+        self._last_offset = 0
+
+    def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
+        self._path = run_dir / self.file_name
+        rows: list[dict[str, str]] = []
+        if step > 0 and self._path.exists():
+            header, rows = read_rows(self._path, until=step)
+            self._columns = header or ["step"]
+        resumed = rows.pop() if rows and int(rows[-1]["step"]) == step else {}
+        self._rewrite(rows)
+        if resumed:
+            self.metrics(step, {name: _number(cell) for name, cell in resumed.items() if cell and name != "step"})
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if self._file is None:
+            raise RuntimeError("the csv logger is closed or was not set up; call setup(run_dir, config, step) first")
+        merge = self._last.get("step") == step
+        self._last = {**(self._last if merge else {}), "step": step, **values}
+        if not merge:
+            self._last_offset = self._file.seek(0, os.SEEK_END)
+        if new := [name for name in values if name not in self._columns]:
+            self._columns += new
+            _, rows = read_rows(self._path, until=step - 1 if merge else step)
+            self._rewrite(rows)
+        self._file.seek(self._last_offset)
+        self._file.write(_encode([[_cell(self._last.get(name)) for name in self._columns]]))
+        self._file.truncate()
+        self._file.flush()
+
+    def close(self, status: str) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Replace the file by one with the present columns and these rows; go on at its end."""
+        if self._file is not None:
+            self._file.close()
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        partial.write_bytes(_encode([self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]))
+        os.replace(partial, self._path)
+        self._file = self._path.open("r+b")
+        self._last_offset = self._file.seek(0, os.SEEK_END)
+
+
+def read_rows(path: Path, *, until: int) -> tuple[list[str], list[dict[str, str]]]:
+    """Header and rows of a metrics.csv up to step ``until``; a torn last row is left out.
+
+    Raises ValueError when the first column is not ``step``.
+    """
+    lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
+    if not lines:
+        return [], []
+    header = lines[0]
+    if header[0] != "step":
+        raise ValueError(f"{path}: the first column must be 'step', got {header[0]!r}; move the file away")
+    whole = [line for line in lines[1:] if len(line) == len(header) and line[0].isdecimal()]
+    return header, [dict(zip(header, line, strict=True)) for line in whole if int(line[0]) <= until]
+
+
+def _cell(value: float | None) -> str:
+    """Shortest text that reads back to the same number."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, int) else repr(float(value))
+
+
+def _number(cell: str) -> float:
+    return int(cell) if cell.lstrip("-").isdecimal() else float(cell)
+
+
+def _encode(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
-from typing import Any
 
 from areal_lit.contracts import KINDS, Component
 
@@ -27,7 +26,7 @@ def _declared_packages() -> Mapping[str, str]:
 
 @cache
 def distribution_of(path: str) -> str:
-    """``name version`` of the distribution that a dotted path comes from; ``no distribution`` for a script or notebook."""
+    """``name version`` of the distribution a dotted path comes from; ``no distribution`` for a script or notebook."""
     package = path.partition(".")[0]
     if package in _declared_packages():
         return _declared_packages()[package]
@@ -40,30 +39,12 @@ def dotted_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def fingerprint(*roots: object) -> dict[str, str]:
-    """Dotted path -> ``distribution version`` of every component that the roots are or hold, at any depth.
+def fingerprint(components: Iterable[Component]) -> dict[str, str]:
+    """Dotted path -> ``distribution version`` of each component's class.
 
     A rank given this by the controller refuses to work with other versions (``check_fingerprint``).
     """
-    classes: dict[str, type] = {}
-    for root in roots:
-        found = _components(root) if isinstance(root, Component) else _components(vars(root))
-        classes.update((dotted_path(cls), cls) for cls in found)
-    return {path: distribution_of(path) for path in sorted(classes)}
-
-
-def _components(value: Any) -> Iterable[type[Component]]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _components(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _components(item)
-    elif isinstance(value, Component):
-        yield type(value)
-        yield from _components(vars(value))
-    elif getattr(type(value), "__final__", False) and hasattr(value, "__dict__"):
-        yield from _components(vars(value))
+    return {path: distribution_of(path) for path in sorted({dotted_path(type(item)) for item in components})}
 
 
 def check_fingerprint(expected: Mapping[str, str]) -> None:
@@ -75,6 +56,6 @@ def check_fingerprint(expected: Mapping[str, str]) -> None:
     ]
     if differences:
         raise RuntimeError(
-            f"host {socket.gethostname()} does not have the controller's components; install the same versions there:\n  "
-            + "\n  ".join(differences)
+            f"host {socket.gethostname()} has other components than the controller; install the same versions there:\n"
+            + "\n".join(f"  {difference}" for difference in differences)
         )

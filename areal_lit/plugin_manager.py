@@ -22,7 +22,7 @@ class HookError(RuntimeError):
     """A hook implementation raised; the message names hook, class and distribution, the cause is chained."""
 
 
-def create_plugin_manager(callbacks: Sequence[object], *, defaults: object | None = None) -> pluggy.PluginManager:
+def create_plugin_manager(callbacks: Sequence[object], *, core: Sequence[object] = ()) -> pluggy.PluginManager:
     """A manager whose hooks run in the order of ``callbacks``; each run (and each rank) owns one.
 
     Raises ValueError for implementations that pluggy would take and then misuse without a word: misspelt hook names,
@@ -31,13 +31,13 @@ def create_plugin_manager(callbacks: Sequence[object], *, defaults: object | Non
 
     Args:
         callbacks: objects with hook implementations.
-        defaults: the core's own implementations (``trylast``), after all callbacks.
+        core: the core's own implementations, called after all callbacks.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
-    if defaults is not None:
-        manager.register(defaults, "core")
     # pluggy calls the last registered first
+    for implementation in reversed(core):
+        manager.register(implementation, _name(implementation))
     for position, callback in reversed(list(enumerate(callbacks))):
         if any(other is callback for other in callbacks[:position]):
             raise ValueError(f"callbacks[{position}] ({_name(callback)}) is listed twice; construct a second one")
@@ -86,7 +86,7 @@ def _problem(name: str, function: Callable[..., Any], *, is_marked: bool) -> str
 
 
 def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]:
-    """The implementation, raising HookError. Every exception counts: whatever a plugin raises ends the run, with its name."""
+    """The implementation, raising HookError: whatever a plugin raises ends the run, with the plugin's name."""
 
     def error(raised: Exception) -> HookError:
         path = _name(callback)

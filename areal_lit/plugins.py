@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -20,8 +20,12 @@ from areal_lit.plugin_manager import HookError, create_plugin_manager
 
 __all__ = [
     "HookError", "Plugin", "PluginError", "Plugins", "check_fingerprint", "create_plugin_manager", "fingerprint",
-    "kind_of",
+    "kind_of", "load_defaults",
 ]  # fmt: skip
+
+
+DEFAULTS = {"logger": ("csv", "samples", "plots"), "callback": ("progress",)}
+"""Used where neither recipe nor script names any; those that are not installed are left out."""
 
 
 class PluginError(ValueError):
@@ -101,8 +105,8 @@ class Plugins:
     def load(self, kind: str, name: str, *, base: type | None = None) -> type[Component]:
         """Import a component's class and check that it is one.
 
-        Raises PluginError: with the real traceback if its import fails; if it is no subclass of the kind's contract (or of
-        ``base``); if it implements a newer contract than this areal-lit knows.
+        Raises PluginError: with the real traceback if its import fails; if it is no subclass of the kind's contract
+        (or of ``base``); if it implements a newer contract than this areal-lit knows.
         """
         path = self.dotted(kind, name)
         expected = base or KINDS[kind].base
@@ -123,12 +127,21 @@ class Plugins:
         return cls
 
     def broken(self) -> Iterator[tuple[Plugin, str]]:
-        """Import every plugin; yield those that cannot be used, each with the reason (a traceback for a failed import)."""
+        """Import every plugin; yield those that cannot be used, each with the reason (for a failed import a traceback)."""
         for plugin in self._plugins:
             try:
                 self.load(plugin.kind, plugin.path)
             except PluginError as error:
                 yield plugin, str(error)
+
+
+def load_defaults(kind: str, given: Sequence[Any] | None) -> tuple[Any, ...]:
+    """What was given, or the defaults of the kind where nothing was (an empty list is none of them)."""
+    if given is not None:
+        return tuple(given)
+    plugins = Plugins.discover()
+    installed = plugins.names(kind)
+    return tuple(plugins.load(kind, name)() for name in DEFAULTS[kind] if name in installed)
 
 
 def _import(path: str, what: str) -> Any:

@@ -1,0 +1,117 @@
+"""The schema of a recipe, read off constructors: which keys a class takes, and what may stand at each."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union
+
+from areal_lit.contracts import Component
+
+Form = Literal["component", "group", "list", "mapping", "leaf"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One key of a constructor."""
+
+    hint: Any
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What stands at a place of a recipe.
+
+    Args:
+        form: ``component`` (``class_path`` and ``init_args``), ``group`` (the keys of one class), ``list`` or ``mapping`` of
+            such, or ``leaf`` (a plain value).
+        hint: the class of a component or group; the type of the items of a list or mapping; the type of a leaf.
+    """
+
+    form: Form
+    hint: Any
+
+
+@cache
+def parameters_of(cls: type) -> Mapping[str, Parameter]:
+    """The keys a class takes, those it passes on through ``**kwargs`` included.
+
+    jsonargparse's own resolver is asked, so that this schema and its parser cannot disagree.
+    """
+    from jsonargparse._parameter_resolvers import get_signature_parameters
+
+    return {
+        found.name: Parameter(hint=found.annotation, is_required=found.default is inspect.Parameter.empty)
+        for found in get_signature_parameters(cls, None, logger=False)
+    }
+
+
+def shape_of(hint: Any, wanted: Literal["text", "sequence", "table", "component"]) -> Shape:
+    """How to read a value at a type; ``wanted`` (the form of what the recipe says there) decides between members of a union."""
+    shapes = [_shape(member) for member in _members(hint)]
+    order: Mapping[str, Sequence[Form]] = {
+        "component": ("component", "group", "mapping", "list"),
+        "table": ("mapping", "group", "component", "list"),
+        "sequence": ("list", "component", "group", "mapping"),
+        "text": ("component", "leaf", "group", "list", "mapping"),
+    }
+    for form in order[wanted]:
+        for shape in shapes:
+            if shape.form == form and form != "leaf":
+                return shape
+            if form == "leaf" and shape.form == "leaf":
+                return Shape(form="leaf", hint=hint)
+    return Shape(form="leaf", hint=hint)
+
+
+def _members(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) is Annotated:
+        return _members(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return [inner for member in typing.get_args(hint) if member is not types.NoneType for inner in _members(member)]
+    return [hint]
+
+
+def _shape(hint: Any) -> Shape:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and origin is None:
+        if issubclass(hint, Component):
+            return Shape(form="component", hint=hint)
+        if dataclasses.is_dataclass(hint) or getattr(hint, "__final__", False):
+            return Shape(form="group", hint=hint)
+        return Shape(form="leaf", hint=hint)
+    is_items = isinstance(origin, type) and arguments and not issubclass(origin, (str, bytes))
+    if is_items and issubclass(origin, Mapping) and _holds_classes(arguments[-1]):
+        return Shape(form="mapping", hint=arguments[-1])
+    if is_items and issubclass(origin, Sequence) and _holds_classes(arguments[0]):
+        return Shape(form="list", hint=arguments[0])
+    return Shape(form="leaf", hint=hint)
+
+
+def _holds_classes(hint: Any) -> bool:
+    return any(_shape(member).form != "leaf" for member in _members(hint))
+
+
+def describe(hint: Any) -> str:
+    """A type in words, for errors: ``int or null``, ``one of 'constant', 'linear'``."""
+    words = []
+    for member in _members(hint):
+        if typing.get_origin(member) is Literal:
+            words.append("one of " + ", ".join(repr(value) for value in typing.get_args(member)))
+        elif isinstance(member, type) and typing.get_origin(member) is None:
+            words.append(
+                {"str": "text", "int": "an integer", "float": "a number", "bool": "true or false"}.get(
+                    member.__name__, member.__name__
+                )
+            )
+        else:
+            words.append(str(member).replace("typing.", "").replace("collections.abc.", ""))
+    if typing.get_origin(hint) in (Union, types.UnionType) and types.NoneType in typing.get_args(hint):
+        words.append("null")
+    return " or ".join(words)

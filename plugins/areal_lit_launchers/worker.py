@@ -1,0 +1,164 @@
+"""The first lines every child of the launcher ``local`` runs; started by path, with any interpreter.
+
+Only the standard library is imported here, and the rest when the target needs it: another virtualenv may have
+nothing of areal-lit, and start-up time is time to the first step.
+
+    worker.py exec PARENT COMMAND...    become the command
+    worker.py serve PARENT DESCRIPTOR   read what to do from the socket and do it
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from importlib import import_module
+from queue import SimpleQueue
+from typing import Any
+
+HEARTBEAT_S = 1.0
+HEADER = struct.Struct("<QQI")
+
+
+def main() -> None:
+    mode, parent = sys.argv[1], int(sys.argv[2])
+    die_with(parent)
+    if mode == "exec":
+        command = sys.argv[3:]
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            sys.exit(f"cannot run {command[0]!r}: {error}")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a hung process is asked for its stacks before it is killed
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    connection = socket.socket(fileno=int(sys.argv[3]))
+    orders = pickle.loads(read(connection, struct.unpack("<Q", read(connection, 8))[0]))
+    if orders["path"]:
+        sys.path[:] = orders["path"]
+    if orders["kind"] == "rank":
+        serve_rank(connection, orders)
+    else:
+        serve_process(connection, orders)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends; exit if it already has."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def read(connection: socket.socket, size: int) -> bytes:
+    """Exactly ``size`` bytes; exits when the parent is gone."""
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            os._exit(1)
+        data += piece
+    return data
+
+
+def load(target: str) -> Any:
+    """The object that ``pkg.module:name`` names."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+def beat_for_ever(beat: Any) -> None:
+    """Show the parent that this process runs and its interpreter answers; exit when nobody listens."""
+    while True:
+        try:
+            beat()
+        except OSError:
+            os._exit(1)
+        time.sleep(HEARTBEAT_S)
+
+
+def exit_at_eof(connection: socket.socket) -> None:
+    read(connection, 1)
+
+
+def serve_process(connection: socket.socket, orders: dict[str, Any]) -> None:
+    """Run ``target(address, **kwargs)`` to its end."""
+    beat = HEADER.pack(0, 0, 0)
+    threading.Thread(target=beat_for_ever, args=(lambda: connection.sendall(beat),), daemon=True).start()
+    threading.Thread(target=exit_at_eof, args=(connection,), daemon=True).start()
+    load(orders["target"])(orders["address"], **pickle.loads(orders["kwargs"]))
+
+
+def serve_rank(connection: socket.socket, orders: dict[str, Any]) -> None:
+    """Construct ``target(Rank)`` and answer calls, in order, in this thread."""
+    from areal_lit_launchers.channel import Channel
+
+    channel = Channel(connection)
+    frames: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+    threading.Thread(target=beat_for_ever, args=(channel.beat,), daemon=True).start()
+    threading.Thread(target=queue_frames, args=(channel, frames), daemon=True).start()
+
+    from areal_lit.contracts.strategy import Rank
+
+    rank = Rank(rank=orders["rank"], num_ranks=orders["num_ranks"], local_rank=orders["local_rank"])
+    subject = load(orders["target"])(rank)
+    while answer(channel, subject, *frames.get()):
+        pass
+    if hasattr(subject, "close"):
+        subject.close()
+
+
+def queue_frames(channel: Any, frames: SimpleQueue[tuple[int, Any]]) -> None:
+    while True:
+        try:
+            frames.put(channel.receive())
+        except (EOFError, OSError):
+            os._exit(1)
+
+
+def answer(channel: Any, subject: Any, call_id: int, parts: Any) -> bool:
+    """Run one call and send its reply; False after the last."""
+    from areal_lit_launchers.channel import Reply, dumps, forget, loads
+
+    try:
+        call = loads(parts)
+        forget(call.dropped)
+        if call.is_last:
+            return False
+        if not call.method:
+            return True
+        reply = dumps(Reply(value=getattr(subject, call.method)(*call.args)))
+    except Exception as error:  # whatever the method raised belongs to the caller, who counts it
+        reply = dumps(
+            Reply(
+                error=portable(error), origin=f"{socket.gethostname()}, process {os.getpid()}\n{traceback.format_exc()}"
+            )
+        )
+    channel.send(call_id, reply)
+    return True
+
+
+def portable(error: Exception) -> Exception:
+    """The exception, or a RuntimeError with its text where it does not survive pickling."""
+    from areal_lit_launchers.channel import dumps, loads
+
+    try:
+        loads(dumps(error))
+    except Exception:  # exceptions with constructors of their own fail to unpickle in any way they like
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+if __name__ == "__main__":
+    main()

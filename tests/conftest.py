@@ -1,0 +1,52 @@
+"""Fixtures for every test: nothing a test starts may outlive it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _descendants() -> set[int]:
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline()):
+                found.add(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Fail a test that leaves a process, a non-daemon thread or an environment variable behind."""
+    processes, threads, environment = _descendants(), set(threading.enumerate()), dict(os.environ)
+    yield
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        left = {t for t in threading.enumerate() if t not in threads and not t.daemon}
+        if not left and not _descendants() - processes:
+            break
+        time.sleep(0.05)
+    leaked = [" ".join(psutil.Process(pid).cmdline()) for pid in _descendants() - processes if psutil.pid_exists(pid)]
+    assert not leaked, f"processes left running: {leaked}"
+    left = {t.name for t in threading.enumerate() if t not in threads and not t.daemon}
+    assert not left, f"threads left running: {left}"
+    environment["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")
+    changed = {k for k in {*environment, *os.environ} if environment.get(k) != os.environ.get(k)}
+    assert not changed, f"environment variables changed: {changed}"
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).parents[1]

@@ -1,0 +1,1 @@
+"""Plugins for areal-lit by somebody else."""

@@ -1,0 +1,123 @@
+"""areal-lit (synchronous, and with max_staleness 2) against TRL's GRPOTrainer, interleaved in one run.
+
+Same model sizes, prompts, samples, lengths, reward and two threads; the model is random, so that lengths are geometric.
+Prints samples/s, multiples of TRL's and of our own synchronous run, seconds to the first step, and peak memory over all processes.
+
+Usage: python benchmarks/against_trl.py --trl-python ENV/bin/python [--repeats 3] [--rows 0 1 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+ROWS = ((16, 8, 6, 60), (32, 8, 64, 20), (8, 8, 512, 20))  # prompts, samples, longest, steps
+MODEL = {
+    "model_type": "qwen3", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
+    "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def proportional_memory_gb(process: psutil.Process) -> float:
+    """Memory of a process and its descendants; shared pages count once."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            total += one.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 2**30
+
+
+def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> dict[str, float]:
+    """One fit in a process of its own."""
+    prompts, samples, longest, steps = row
+    threads = 2 if staleness == 0 else 1
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart", "--runs_dir", directory,
+            "--policy.model.config", json.dumps(MODEL), "--max_steps", str(steps),
+            "--rollout.groups_per_step", str(prompts), "--rollout.samples_per_group", str(samples),
+            "--rollout.max_staleness", str(staleness), "--rollout.sampling.max_new_tokens", str(longest),
+            "--policy.num_threads", str(threads), "--inference.num_threads", str(threads),
+            "--checkpoint.at_end", "false", *own,
+        ]  # fmt: skip
+        start = time.time()
+        metrics = Path(directory) / "quickstart" / "metrics.csv"
+        with (Path(directory) / "output.txt").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            first, peak = 0.0, 0.0
+            while process.poll() is None:
+                if not first and metrics.exists() and metrics.read_text().count("\n") >= 2:
+                    first = time.time() - start
+                peak = max(peak, proportional_memory_gb(psutil.Process(process.pid)))
+                time.sleep(0.25)
+        if process.returncode:
+            raise SystemExit((Path(directory) / "output.txt").read_text())
+        with metrics.open() as file:
+            seconds = [float(r["time/step"]) for r in csv.DictReader(file)][3:]
+    return {
+        "samples_per_s": prompts * samples / statistics.median(seconds),
+        "mean_samples_per_s": prompts * samples / statistics.fmean(seconds),
+        "first_step_s": first,
+        "peak_gb": peak,
+    }
+
+
+def theirs(row: tuple[int, int, int, int], python: str) -> dict[str, float]:
+    """One TRL run in its environment."""
+    prompts, samples, longest, steps = row
+    with tempfile.TemporaryDirectory() as directory:
+        command = [python, str(HERE / "trl_grpo.py"), *map(str, (steps, prompts, samples, longest, 2))]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--trl-python", help="interpreter of an environment with trl; without it only ours run")
+    arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument("--rows", type=int, nargs="*", default=[0, 1, 2])
+    options, own = arguments.parse_known_args()
+    print("| prompts x samples x longest | who | samples/s | x TRL | x ours synchronous | first step s | peak GB |")
+    print("|---|---|---|---|---|---|---|")
+    for row in (ROWS[index] for index in options.rows):
+        runs: dict[str, list[dict[str, float]]] = {"TRL": [], "synchronous": [], "max_staleness 2": []}
+        for _ in range(options.repeats):
+            if options.trl_python:
+                runs["TRL"].append(theirs(row, options.trl_python))
+            runs["synchronous"].append(ours(row, 0, own=own))
+            runs["max_staleness 2"].append(ours(row, 2, own=own))
+        for who, results in runs.items():
+            if not results:
+                continue
+            median = {key: statistics.median(r[key] for r in results) for key in results[0]}
+
+            def ratio(other: str, results: list[dict[str, float]] = results, runs=runs) -> str:
+                pairs = zip(results, runs[other], strict=False)
+                ratios = [a["samples_per_s"] / b["samples_per_s"] for a, b in pairs]
+                return f"{statistics.median(ratios):.2f}" if ratios else "-"
+
+            print(
+                f"| {' x '.join(map(str, row[:3]))} | {who} | {median['samples_per_s']:.0f} | {ratio('TRL')} | "
+                f"{ratio('synchronous')} | {median['first_step_s']:.1f} | {median['peak_gb']:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -99,7 +99,7 @@ class LocalRank:
     def _settle(self, pending: Pending, parts: Parts) -> None:
         try:
             reply = loads(parts)
-        except Exception as error:  # unpickling runs any class's code; the caller gets what it raised
+        except Exception as error:  # noqa: BLE001 - unpickling runs any class's code; the caller gets what it raised
             pending.future.set_exception(error)
             return
         if reply.error is None:

@@ -35,7 +35,8 @@ class Inline(Launcher):
     def start_group(self, spec: GroupSpec) -> WorkerGroup:
         if spec.num_ranks != 1:
             raise ValueError(
-                f"launcher `inline` has one rank, but {spec.name!r} wants {spec.num_ranks}; set its num_ranks to 1 or use `local`"
+                f"launcher `inline` has one rank, but {spec.name!r} wants {spec.num_ranks}; "
+                "set its num_ranks to 1 or use `local`"
             )
         return InlineGroup(spec)
 
@@ -82,7 +83,7 @@ class InlineGroup(WorkerGroup):
         future: Future[Any] = Future()
         try:
             future.set_result(getattr(self._subject, method)(*args))
-        except Exception as error:  # it belongs to the caller, who gets it from the future and counts it
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future and counts it
             error.add_note(f"raised by {self.name} rank 0, method {method}, in this process")
             future.set_exception(error)
         return [future]
@@ -114,7 +115,7 @@ class InlineProcess(Process):
         reason = "returned"
         try:
             load(self._spec.target)(self.address, **self._spec.kwargs)
-        except Exception as error:  # the thread's end is reported as a death, whatever ended it
+        except Exception as error:  # noqa: BLE001 - the thread's end is reported as a death, whatever ended it
             reason = f"raised {type(error).__name__}: {error}"
         if not self._is_stopping:
             self._on_death(Death(name=self.name, rank=0, exit_code=None, reason=reason))

@@ -136,9 +136,15 @@ class Local(Launcher):
         return child, Channel(ours)
 
     def _start(
-        self, name: str, rank: int, log_name: str, command: list[str], env: Mapping[str, str], pass_fds: tuple[int, ...],
+        self,
+        name: str,
+        rank: int,
+        log_name: str,
+        command: list[str],
+        env: Mapping[str, str],
+        pass_fds: tuple[int, ...],
         hang_timeout_s: float,
-    ) -> Child:  # fmt: skip
+    ) -> Child:
         if self._spawner is None or self._stopped.is_set():
             raise ValueError(f"cannot start {name!r}: the launcher is not set up, or stopped; call setup() first")
         log_path = self._log_dir / log_name

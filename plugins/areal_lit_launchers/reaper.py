@@ -6,6 +6,7 @@ its end, which comes with any death of the controller, every group still listed 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -24,10 +25,8 @@ def main() -> None:
         else:
             directories.append(value)
     for group in groups:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 

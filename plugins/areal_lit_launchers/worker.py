@@ -139,7 +139,7 @@ def answer(channel: Any, subject: Any, call_id: int, parts: Any) -> bool:
         if not call.method:
             return True
         reply = dumps(Reply(value=getattr(subject, call.method)(*call.args)))
-    except Exception as error:  # whatever the method raised belongs to the caller, who counts it
+    except Exception as error:  # noqa: BLE001 - whatever the method raised belongs to the caller, who counts it
         reply = dumps(
             Reply(
                 error=portable(error), origin=f"{socket.gethostname()}, process {os.getpid()}\n{traceback.format_exc()}"
@@ -155,7 +155,7 @@ def portable(error: Exception) -> Exception:
 
     try:
         loads(dumps(error))
-    except Exception:  # exceptions with constructors of their own fail to unpickle in any way they like
+    except Exception:  # noqa: BLE001 - exceptions with constructors of their own fail to unpickle in any way they like
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 

@@ -23,8 +23,9 @@ def announced(source: WeightSource, buckets: Iterator[Bucket]) -> Iterator[tuple
             if got != info:
                 wanted = "nothing more" if info is None else f"{info.name} {info.shape} {info.dtype}"
                 raise ValueError(
-                    f"weights of version {source.version} differ from the manifest: got {got.name} {got.shape} {got.dtype}, "
-                    f"announced {wanted}; Strategy.weights() must yield what Strategy.manifest() lists, in its order"
+                    f"weights of version {source.version} differ from the manifest: got {got.name} {got.shape} "
+                    f"{got.dtype}, announced {wanted}; Strategy.weights() must yield what Strategy.manifest() "
+                    "lists, in its order"
                 )
             yield info, tensor
     missing = [info.name for info in expected]

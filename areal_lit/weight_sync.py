@@ -53,7 +53,7 @@ Scored = tuple[IntArray, int, float]
 """Token ids of a whole sequence [n], how many of them are prompt, and the temperature."""
 
 Forward = Callable[[Sequence[Scored]], Sequence[FloatArray]]
-"""The trainer's log-probs of whole sequences: [n] each, index t of token t, first entry ignored."""
+"""The trainer's log-probs of the tokens after each prompt, at that temperature."""
 
 
 @final
@@ -106,25 +106,25 @@ class WeightSync:
         self.warn_above = warn_above
         self.abort_above = abort_above
 
-    def alarm(self, dtype: str) -> MismatchAlarm:
-        """The alarm with these limits for weights served in ``dtype`` (``float32``, ``bfloat16``, ...)."""
-        warn, abort = DEFAULT_LIMITS.get(dtype, LOW_PRECISION_LIMITS)
-        abort = abort if self.abort_above is None else self.abort_above
-        warn = min(warn, abort) if self.warn_above is None else self.warn_above
-        return MismatchAlarm(warn_above=warn, abort_above=max(warn, abort))
-
 
 class MismatchAlarm:
     """Watches that engine and trainer agree on tokens drawn with the very weights they are scored with.
 
     Args:
-        warn_above: mean absolute difference that is logged.
-        abort_above: mean absolute difference that raises MismatchError.
+        settings: with the limits: a mean absolute difference above the first is logged, above the second raises.
+        dtype: the weights are served in; decides limits that are not set.
     """
 
-    def __init__(self, *, warn_above: float, abort_above: float) -> None:
-        self.warn_above = warn_above
-        self.abort_above = abort_above
+    def __init__(self, settings: WeightSync, *, dtype: str) -> None:
+        warn, abort = DEFAULT_LIMITS.get(dtype, LOW_PRECISION_LIMITS)
+        if settings.abort_above is not None:
+            abort = settings.abort_above
+            warn = min(warn, abort)
+        if settings.warn_above is not None:
+            warn = settings.warn_above
+            abort = max(warn, abort)
+        self.warn_above = warn
+        self.abort_above = abort
 
     def check(self, batch: TokenBatch, version: int) -> list[Metric]:
         """Behaviour against proximal log-probs over the loss tokens of ``version``, the weights ``proximal`` is from.
@@ -168,6 +168,7 @@ class WeightSyncer:
         sync_mode: what happens to running requests: partial results (``interrupt``) or their end (``drain``).
         directory: for temporary files of the transport.
         num_receivers: engine processes.
+        dtype: the weights are served in.
     """
 
     def __init__(
@@ -183,6 +184,7 @@ class WeightSyncer:
         sync_mode: Literal["interrupt", "drain"],
         directory: str,
         num_receivers: int,
+        dtype: str,
     ) -> None:
         self.settings = settings
         self.version: int | None = None
@@ -198,7 +200,11 @@ class WeightSyncer:
         self._num_receivers = num_receivers
         self._probe_prompts: list[IntArray] = []
         self._failed_version: int | None = None
-        self._alarm = settings.alarm("float32")
+        self._alarm = MismatchAlarm(settings, dtype=dtype)
+
+    @property
+    def has_probe_prompts(self) -> bool:
+        return bool(self._probe_prompts)
 
     def set_probe_prompts(self, prompts: Sequence[IntArray]) -> None:
         """Token ids of the prompts that probes use; the first ``probe_prompts`` of them."""
@@ -239,10 +245,11 @@ class WeightSyncer:
         start = time.monotonic()
         timeout_s = self.settings.timeout_s
         manifest = self._manifest()
-        self._alarm = self.settings.alarm(served_dtype(manifest))
         source = self._transport.plan(version, manifest, num_receivers=self._num_receivers, directory=self._directory)
         try:
-            self._on_engine(lambda: self._backend.pause(self._sync_mode), version, f"pausing ({self._sync_mode})")
+            self._on_engine(
+                lambda: self._backend.pause(self._sync_mode), version, f"the engine to pause ({self._sync_mode})"
+            )
             paused = time.monotonic() - start
             receiving = in_thread(
                 lambda: self._loop_run(
@@ -252,16 +259,16 @@ class WeightSyncer:
                 )
             )
             self._settle(version, receiving, self._send(source), timeout_s)
-            self._on_engine(self._backend.resume, version, "resuming")
+            self._on_engine(self._backend.resume, version, "the engine to resume")
         finally:
             self._transport.finish(source)
         return paused
 
     def _on_engine(self, call: Callable[[], Coroutine[Any, Any, None]], version: int, what: str) -> None:
         try:
-            self._loop_run(call(), self.settings.timeout_s, f"{what} for the sync of version {version}")
+            self._loop_run(call(), self.settings.timeout_s, what)
         except (TimeoutError, ConnectionError) as error:
-            raise WeightSyncError(f"sync of version {version}: the engine failed at {what}: {error}") from error
+            raise WeightSyncError(f"sync of version {version} failed, waiting for {what}: {error}") from error
 
     def _settle(self, version: int, receiving: Future[Any], sending: Sequence[Future[Any]], timeout_s: float) -> None:
         """Wait for both sides; the first failure, or the deadline, names the side."""
@@ -296,10 +303,10 @@ class WeightSyncer:
             (np.concatenate([prompt, completion.token_ids]), len(prompt), 1.0)
             for prompt, completion in zip(self._probe_prompts, completions, strict=True)
         ]
-        trainer = self._forward(sequences)
+        trainer = list(self._forward(sequences))
         return self._alarm.judge(
             np.concatenate([completion.logprobs for completion in completions]),
-            np.concatenate([logprob[n:] for logprob, (_, n, _) in zip(trainer, sequences, strict=True)]),
+            np.concatenate(trainer),
             "sync/probe_difference", f"the probe after the sync of version {version}",
         )  # fmt: skip
 
@@ -314,12 +321,6 @@ class WeightSyncer:
         what = f"the parity probe after the sync of version {version}"
         completion: Completion = self._loop_run(self._backend.generate(request), self.settings.timeout_s, what)
         return completion
-
-
-def served_dtype(manifest: Sequence[TensorInfo]) -> str:
-    """``float32`` if all weights are, else the first other floating type."""
-    others = [info.dtype for info in manifest if "float" in info.dtype and info.dtype not in ("float32", "float64")]
-    return others[0] if others else "float32"
 
 
 def in_thread(call: Callable[[], Any]) -> Future[Any]:

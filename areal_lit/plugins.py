@@ -127,7 +127,7 @@ class Plugins:
         return cls
 
     def broken(self) -> Iterator[tuple[Plugin, str]]:
-        """Import every plugin; yield those that cannot be used, each with the reason (for a failed import a traceback)."""
+        """Import every plugin; yield those that cannot be used, each with the reason or traceback."""
         for plugin in self._plugins:
             try:
                 self.load(plugin.kind, plugin.path)

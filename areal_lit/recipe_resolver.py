@@ -1,8 +1,8 @@
 """Several configs and command-line overrides become one checked recipe, in one pass along the schema.
 
-Everything a recipe says is an assignment: ``policy.optimizer.lr 1e-4`` is one, a whole YAML file is one at the root. They
-are kept in order of their source; of two for the same place the later wins, and tables merge. On the way short names
-become dotted paths, unknown keys are found at any depth, and what a changed ``class_path`` leaves behind is reported.
+Everything a recipe says is an assignment: ``policy.optimizer.lr 1e-4`` is one, a whole YAML file is one at the root.
+They are kept in order of their source; of two for the same place the later wins, and tables merge. On the way short
+names become dotted paths, unknown keys are found at any depth, and what a changed ``class_path`` leaves is reported.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Assignment:
 
     Args:
         keys: where, relative to the node that is being resolved.
-        source: position among the configs; all overrides share the last, so their order among themselves does not matter
-            for which class they belong to.
+        source: position among the configs; all overrides share the last, so that an argument may be given before
+            the class it belongs to.
         text: as written on the command line, for keys that take text.
     """
 

@@ -29,8 +29,8 @@ class Shape:
     """What stands at a place of a recipe.
 
     Args:
-        form: ``component`` (``class_path`` and ``init_args``), ``group`` (the keys of one class), ``list`` or ``mapping`` of
-            such, or ``leaf`` (a plain value).
+        form: ``component`` (``class_path`` and ``init_args``), ``group`` (the keys of one class), ``list`` or
+            ``mapping`` of such, or ``leaf`` (a plain value).
         hint: the class of a component or group; the type of the items of a list or mapping; the type of a leaf.
     """
 
@@ -53,7 +53,7 @@ def parameters_of(cls: type) -> Mapping[str, Parameter]:
 
 
 def shape_of(hint: Any, wanted: Literal["text", "sequence", "table", "component"]) -> Shape:
-    """How to read a value at a type; ``wanted`` (the form of what the recipe says there) decides between members of a union."""
+    """How to read a type; ``wanted``, the form of what the recipe says there, decides between members of a union."""
     shapes = [_shape(member) for member in _members(hint)]
     order: Mapping[str, Sequence[Form]] = {
         "component": ("component", "group", "mapping", "list"),

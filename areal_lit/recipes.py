@@ -1,4 +1,7 @@
-"""Recipes: YAML files whose keys are the Trainer's arguments. From Python: ``areal_lit.recipes.load("quickstart").fit()``."""
+"""Recipes: YAML files whose keys are the Trainer's arguments.
+
+From Python: ``areal_lit.recipes.load("quickstart").fit()``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Recipe:
         """The Trainer of this recipe; constructs every component and starts nothing."""
         try:
             arguments = vars(self._parser.instantiate(self._parsed))
-            trainer = _trainer_class()(**arguments)
+            trainer: Trainer = _trainer_class()(**arguments)
         except ValueError as error:
             raise RecipeError(_plain(str(error))) from error
         trainer.config = self.config
@@ -182,7 +185,7 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             for key in keys:
                 if keys.count(key) > 1:
                     raise RecipeError(f"{key!r} is given twice in one table{node.start_mark}; keep one")
@@ -209,7 +212,8 @@ def _plain(message: str) -> str:
 
 def describe_config(trainer: Trainer) -> dict[str, Any]:
     """What ``config.yaml`` says of a Trainer built in Python: a recipe where its values can be written in one."""
-    return _described(trainer)
+    config: dict[str, Any] = _described(trainer)
+    return config
 
 
 def _described(value: Any) -> Any:
@@ -224,9 +228,8 @@ def _described(value: Any) -> Any:
         return [_described(item) for item in value]
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    cls: Any = type(value)
     arguments = {
-        name: _described(getattr(value, name, getattr(value, f"_{name}", None))) for name in parameters_of(type(value))
+        name: _described(getattr(value, name, getattr(value, f"_{name}", None))) for name in parameters_of(cls)
     }
-    return (
-        {"class_path": dotted_path(type(value)), "init_args": arguments} if isinstance(value, Component) else arguments
-    )
+    return {"class_path": dotted_path(cls), "init_args": arguments} if isinstance(value, Component) else arguments

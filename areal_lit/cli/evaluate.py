@@ -1,0 +1,34 @@
+"""``areal-lit evaluate``: a recipe's evaluation sets, on a checkpoint or on the model it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from areal_lit.cli.fit import guarded, report_broken_rules
+from areal_lit.cli.options import read_options, read_recipe
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+OWN = {"--checkpoint PATH": "of a run; without it the model that the recipe names is evaluated"}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """0 finished, 1 failed; wrong use and interruption are the caller's."""
+    options = read_options("evaluate", arguments, OWN)
+    recipe = options and read_recipe(options)
+    if options is None or recipe is None:
+        return 0
+    trainer = recipe.build()
+    if report_broken_rules(trainer):
+        return 1
+    return guarded(trainer, lambda: print_metrics(trainer, options.named.get("checkpoint")))
+
+
+def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:
+    """Evaluate and print a line per metric."""
+    metrics = trainer.evaluate(checkpoint=checkpoint)
+    width = max(map(len, metrics), default=0)
+    for name, value in metrics.items():
+        print(f"{name:<{width}}  {value:.6g}")

@@ -1,0 +1,58 @@
+"""``areal-lit fit``: train as a recipe says."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from areal_lit.cli.options import read_options, read_recipe
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+OWN = {
+    "--resume auto|PATH": "go on from the run's newest whole checkpoint (from the start if there is none), or from PATH",
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """0 finished, 1 failed; wrong use and interruption are the caller's."""
+    options = read_options("fit", arguments, OWN)
+    recipe = options and read_recipe(options)
+    if options is None or recipe is None:
+        return 0
+    trainer = recipe.build()
+    if report_broken_rules(trainer):
+        return 1
+    return guarded(trainer, lambda: print(f"finished: {trainer.fit(resume=options.named.get('resume'))}"))
+
+
+def report_broken_rules(trainer: Trainer) -> bool:
+    """Print every broken rule of a recipe; whether there were any."""
+    broken = trainer.validate()
+    if broken:
+        print(f"the recipe breaks {len(broken)} rule{'s' if len(broken) > 1 else ''}:", file=sys.stderr)
+        for rule in broken:
+            print(f"  - {rule}", file=sys.stderr)
+    return bool(broken)
+
+
+def guarded(trainer: Trainer, work: Callable[[], None]) -> int:
+    """Do a run's work; a failure is told in short here and in full in the run's controller.log."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    handler.addFilter(lambda record: not record.exc_info)
+    logging.getLogger("areal_lit").addHandler(handler)
+    try:
+        work()
+    # whatever a run fails of ends here; the run has written its traceback to controller.log
+    except Exception as error:
+        log = f"{trainer.runs_dir}/{trainer.name}/logs/controller.log"
+        print(f"failed: {type(error).__name__}: {error}\n(traceback: {log})", file=sys.stderr)
+        return 1
+    finally:
+        logging.getLogger("areal_lit").removeHandler(handler)
+    return 0

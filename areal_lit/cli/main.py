@@ -1,0 +1,70 @@
+"""The ``areal-lit`` command. Each subcommand is a module, imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+
+COMMANDS = {
+    "fit": "train",
+    "evaluate": "run a recipe's evaluation sets, on a checkpoint or on the model it starts from",
+    "validate": "check a recipe and show what it would start, starting nothing",
+    "plugins": "list what is installed, look for broken plugins, start a plugin of your own",
+    "recipes": "list, show and copy the recipes that ship with areal-lit",
+}
+
+FINISHED, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand. Returns 0 when it finished, 1 when it failed, 2 for wrong use, 130 when it was interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print(_help())
+        return FINISHED
+    if name == "--version":
+        print(f"areal-lit {metadata.version('areal-lit')}")
+        return FINISHED
+    try:
+        if name not in COMMANDS:
+            from areal_lit.names import closest
+
+            return _refuse("", f"there is no command {name!r}; {closest(name, COMMANDS)}")
+        code: int = import_module(f"areal_lit.cli.{name}").run(arguments[1:])
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FINISHED
+    except (ValueError, OSError) as error:
+        from areal_lit.plugins import PluginError
+        from areal_lit.recipes import RecipeError
+
+        if not isinstance(error, (RecipeError, PluginError)):
+            raise
+        return _refuse(name, str(error))
+
+
+def _help() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: areal-lit COMMAND [OPTIONS]",
+            "",
+            "Asynchronous reinforcement learning of language models as a small loop and plugins.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "Try `areal-lit fit --config quickstart`; `areal-lit COMMAND --help` says more.",
+        ]
+    )
+
+
+def _refuse(command: str, message: str) -> int:
+    print(f"{' '.join(filter(None, ('areal-lit', command)))}: error: {message}", file=sys.stderr)
+    return WRONG_USE

@@ -1,0 +1,23 @@
+"""``areal-lit validate``: every broken rule of a recipe, and what it would start. Starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from areal_lit.cli.fit import report_broken_rules
+from areal_lit.cli.options import read_options, read_recipe
+
+
+def run(arguments: Sequence[str]) -> int:
+    """0 when all is well, 1 when rules are broken."""
+    options = read_options("validate", arguments, {})
+    recipe = options and read_recipe(options)
+    if recipe is None:
+        return 0
+    trainer = recipe.build()
+    if report_broken_rules(trainer):
+        return 1
+    print("the recipe is valid; it would start:")
+    for line in trainer.describe():
+        print(f"  {line}")
+    return 0

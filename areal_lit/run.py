@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.batching import pack, split_minibatches
 from areal_lit.checkpoint import CheckpointStore, read_state
-from areal_lit.contracts import Death, GroupSpec, ProcessDied, WorkerGroup
+from areal_lit.contracts import Component, Death, GroupSpec, ProcessDied, Strategy, WorkerGroup
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts, evaluation_sources
 from areal_lit.hookspecs import PhaseName
 from areal_lit.interrupts import Interrupted, Interrupts
@@ -383,7 +383,7 @@ class Run:
                 {"prompt_id": p.prompt_id, "source": p.source, "row": p.row, "epoch": p.epoch}
                 for p in self.batches.pending()
             ],
-            "components": {path: state for path, c in components(trainer).items() if (state := dict(c.state_dict()))},
+            "components": {path: state for path, c in self._stateful().items() if (state := dict(c.state_dict()))},
             "config": redact(self.config),
         }
 
@@ -402,13 +402,17 @@ class Run:
         self._stream.load_state_dict(state["stream"])
         self._stream.push_back([self._prompt(**pending) for pending in state["pending"]])
         self.batches.load_state_dict(state["batches"])
-        found = components(trainer)
+        found = self._stateful()
         for component, saved in state["components"].items():
             if component in found:
                 found[component].load_state_dict(saved)
             else:
                 logger.warning("%s saved state for %s, which this recipe does not have", path, component)
         self.hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=path)
+
+    def _stateful(self) -> dict[str, Component]:
+        """Components whose state is kept here; strategies write theirs on their ranks."""
+        return {path: c for path, c in components(self.trainer).items() if not isinstance(c, Strategy)}
 
     def _prompt(self, *, prompt_id: int, source: str, row: int, epoch: int) -> Prompt:
         example: Example = self._sources[source].examples[row]

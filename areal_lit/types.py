@@ -60,9 +60,11 @@ class Prompt:
         return self.example.fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are drawn. The defaults sample the model's own distribution.
+
+    Not slotted: jsonargparse reads a default instance through ``vars``.
 
     Args:
         max_new_tokens: budget of one episode's generation.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_lit.contracts import Algorithm
@@ -50,15 +50,12 @@ class OfflineBatches:
         self._num_rows = self._num_tokens = 0
         return metrics
 
-    def pending(self) -> Iterable[Prompt]:
-        """Nothing is in flight between steps."""
-        return ()
-
     def state_dict(self) -> Mapping[str, Any]:
-        return {}
+        """The position in the data; nothing is in flight between steps."""
+        return {"stream": self._stream.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is none."""
+        self._stream.load_state_dict(state["stream"])
 
     def finished(self) -> Sequence[Group]:
         """There are no rollouts to report."""

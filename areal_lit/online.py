@@ -128,9 +128,6 @@ class Online:
     def metrics(self) -> list[Metric]:
         return [*self._loop.metrics(), *self._scorer.metrics()]
 
-    def pending(self) -> list[Prompt]:
-        return self._loop.pending()
-
     def state_dict(self) -> Mapping[str, Any]:
         return self._loop.state_dict()
 

@@ -32,7 +32,7 @@ from areal_lit.rollout import RolloutDefaults
 from areal_lit.run_directory import RunDirectory, redact
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
-from areal_lit.types import Example, Group, Metric, Prompt, merge_metrics
+from areal_lit.types import Group, Metric, Prompt, merge_metrics
 from areal_lit.validation import ROLE_OF_NEED, components, roles
 
 if TYPE_CHECKING:
@@ -377,12 +377,7 @@ class Run:
             self.roles["policy"].export_hf((directory / "hf").resolve())
         self.hook.checkpoint_save(trainer=trainer, step=trainer.step, directory=directory)
         return {
-            "stream": self._stream.state_dict(),
-            "batches": self.batches.state_dict(),
-            "pending": [
-                {"prompt_id": p.prompt_id, "source": p.source, "row": p.row, "epoch": p.epoch}
-                for p in self.batches.pending()
-            ],
+            "batches": dict(self.batches.state_dict()),
             "components": {path: state for path, c in self._stateful().items() if (state := dict(c.state_dict()))},
             "config": redact(self.config),
         }
@@ -399,8 +394,6 @@ class Run:
         trainer.step = self._saved_step = int(state["step"])
         if self._is_evaluation:
             return
-        self._stream.load_state_dict(state["stream"])
-        self._stream.push_back([self._prompt(**pending) for pending in state["pending"]])
         self.batches.load_state_dict(state["batches"])
         found = self._stateful()
         for component, saved in state["components"].items():
@@ -413,7 +406,3 @@ class Run:
     def _stateful(self) -> dict[str, Component]:
         """Components whose state is kept here; strategies write theirs on their ranks."""
         return {path: c for path, c in components(self.trainer).items() if not isinstance(c, Strategy)}
-
-    def _prompt(self, *, prompt_id: int, source: str, row: int, epoch: int) -> Prompt:
-        example: Example = self._sources[source].examples[row]
-        return Prompt(prompt_id=prompt_id, source=source, row=row, epoch=epoch, example=example)

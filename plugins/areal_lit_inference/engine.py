@@ -1,0 +1,258 @@
+"""Engine: continuous batching over slots, one token per active sequence and step.
+
+    submit ──▶ waiting ──prefill: one forward for all new prompts──▶ slots 0..n-1 ──decode──▶ Finished
+                                                                       ▲       │ a token each
+                                                                       └───────┘
+
+Sequences join and leave between steps; the active slots stay a prefix. Weights change only while no sequence is
+active, so every token of a ``Finished`` was drawn with the version it carries.
+
+Shapes: n active slots, P new prompts, T their packed tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Items
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from areal_lit.types import FloatArray, IntArray, StopReason, TensorInfo
+from areal_lit_inference.model import ServedModel
+from areal_lit_inference.rows import Finished, Rows, Sequence
+from areal_lit_inference.sampling import SamplingRows, draw, uniform
+from areal_lit_inference.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
+from areal_lit_inference.stopping import Stopping
+
+
+class Engine:
+    """Draws tokens for many sequences at once.
+
+    Args:
+        served: the model.
+        stopping: what ends a completion.
+        max_slots: sequences decoded together at most.
+        max_prefill_tokens: prompt tokens of one prefill at most, unless a single prompt has more.
+        deterministic: a sequence's numbers do not depend, to the last bit, on which others are served: every step
+            runs all slots, cache lengths come in whole blocks, every prompt is prefilled on its own. Slower.
+        version: of the weights the model was loaded with; None refuses to generate until the first ``load``.
+    """
+
+    def __init__(
+        self, served: ServedModel, *, stopping: Stopping, max_slots: int, max_prefill_tokens: int,
+        deterministic: bool = False, version: int | None = None,
+    ) -> None:  # fmt: skip
+        self.served = served
+        self.stopping = stopping
+        self.max_slots = max_slots
+        self.max_prefill_tokens = max_prefill_tokens
+        self.deterministic = deterministic
+        self.version = version
+        self.is_torn = False
+        self.cache = served.new_cache(max_slots)
+        self.rows = Rows(max_slots)
+        self.waiting: deque[Sequence] = deque()
+        self._donors: dict[bytes, Sequence] = {}
+        self._sampling: SamplingRows | None = None
+
+    @property
+    def num_active(self) -> int:
+        return len(self.rows)
+
+    def submit(self, sequence: Sequence) -> Finished | None:
+        """Queue a sequence; one that cannot be served comes back at once."""
+        error = self._refusal(sequence)
+        if error:
+            return Finished.refused(sequence.number, error)
+        self.waiting.append(sequence)
+        return None
+
+    def _refusal(self, sequence: Sequence) -> str:
+        tokens, budget, limit = sequence.token_ids, sequence.sampling.max_new_tokens, self.served.max_length
+        if self.is_torn:
+            return "RuntimeError: the last weight update failed half-way; the engine refuses to generate until one succeeds"
+        if self.version is None:
+            return (
+                "RuntimeError: the engine holds no confirmed weights yet: update_weights must succeed before generate"
+            )
+        if not len(tokens):
+            return "ValueError: a prompt must have at least one token, got none"
+        if tokens.min() < 0 or tokens.max() >= self.served.vocab_size:
+            return (
+                f"ValueError: token ids must be in [0, {self.served.vocab_size}), got {tokens.min()} to {tokens.max()}"
+            )
+        if len(tokens) + budget > limit:
+            return (
+                f"ValueError: {len(tokens)} prompt tokens + max_new_tokens {budget} must be <= {limit}, the model's "
+                "max_position_embeddings; shorten the prompt or lower max_new_tokens"
+            )
+        return ""
+
+    def cancel(self, numbers: Collection[int]) -> None:
+        """Forget sequences that nobody waits for any more."""
+        self.waiting = deque(s for s in self.waiting if s.number not in numbers)
+        self._remove([s.slot for s in self.rows.sequences if s.number in numbers])
+
+    @torch.inference_mode()
+    def step(self, *, admit: bool = True) -> list[Finished]:
+        """Start what waits for a slot, then draw a token per active sequence. Returns those that ended."""
+        finished = self._admit() if admit and self.waiting else []
+        if self.num_active:
+            finished += self._decode()
+        return finished
+
+    def interrupt(self) -> list[Finished]:
+        """End every active sequence with what it has. Its keys and values are not kept."""
+        slots = range(self.num_active)
+        partial = [self._finished(slot, "interrupted") for slot in slots]
+        self._remove(slots)
+        self.flush_cache()
+        return partial
+
+    def flush_cache(self) -> None:
+        """Share no keys and values computed so far with sequences yet to come."""
+        self._donors.clear()
+
+    def load(self, version: int, tensors: Iterable[tuple[str, Tensor]], manifest: Items[TensorInfo] = ()) -> None:
+        """Take new weights while no sequence is active; a no-op for the version the engine holds.
+
+        Raises ValueError for weights that do not fit. Whatever it raises once the first tensor may have been
+        copied, nothing is served until a whole update has succeeded.
+        """
+        assert not self.num_active, "interrupt or drain before loading weights"
+        if version == self.version and not self.is_torn:
+            return
+        if manifest:
+            self.served.check_names(manifest)
+        self.flush_cache()
+        self.is_torn = True
+        self.served.load(tensors)
+        self.is_torn = False
+        self.version = version
+
+    # --- joining ----------------------------------------------------------------------------------
+
+    def _admit(self) -> list[Finished]:
+        """Fill free slots from the queue. Equal prompts are computed once, also when one of them runs already."""
+        prompts: dict[bytes, list[Sequence]] = {}
+        num_tokens = 0
+        for _ in range(self.max_slots - self.num_active):
+            if not self.waiting or num_tokens >= self.max_prefill_tokens:
+                break
+            key = self.waiting[0].prompt_key
+            if key not in prompts and key not in self._donors:
+                num_tokens += len(self.waiting[0].token_ids)
+                if prompts and num_tokens > self.max_prefill_tokens:
+                    break
+            prompts.setdefault(key, []).append(self.waiting.popleft())
+        self._sampling = None
+        for key in [key for key in prompts if key in self._donors]:
+            self._join(self._donors[key], prompts.pop(key))
+        return self._prefill(list(prompts.values())) if prompts else []
+
+    def _join(self, donor: Sequence, members: list[Sequence]) -> None:
+        """Start members from a running sequence's prompt; the next decode step feeds the prompt's last token."""
+        length = len(donor.token_ids) - 1
+        first = self.num_active
+        for member in members:
+            self.rows.add(member, length=length, last=int(member.token_ids[-1]))
+        self.cache.reserve(self.num_active, length)
+        self.cache.copy([donor.slot] * len(members), range(first, self.num_active), length)
+
+    def _prefill(self, groups: list[list[Sequence]]) -> list[Finished]:
+        first = self.num_active
+        groups.sort(key=lambda members: len(members[0].token_ids))
+        for member in (member for members in groups for member in members):
+            self.rows.add(member, length=len(member.token_ids))
+        self.cache.reserve(self.num_active, len(groups[-1][0].token_ids))
+        packs = [[members] for members in groups] if self.deterministic else [groups]
+        logits_PV = torch.cat([self._prompt_logits(groups) for groups in packs])
+        prompt_n = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(members) for members in groups]))
+        sampled = SamplingRows.gather(
+            [s.sampling for s in self.rows.sequences[first:]], self.served.vocab_size, self.served.device
+        )
+        if not self.deterministic:
+            self._donors.update({members[0].prompt_key: members[0] for members in groups})
+        return self._draw(logits_PV[prompt_n.to(self.served.device)], sampled, first)
+
+    def _prompt_logits(self, groups: list[list[Sequence]]) -> Tensor:
+        """Fill the members' slots and return the logits after each group's prompt, [P, V]."""
+        device = self.served.device
+        lengths = [len(members[0].token_ids) for members in groups]
+        token_1T = torch.from_numpy(np.concatenate([members[0].token_ids for members in groups])).to(device)[None]
+        position_1T = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)[None]
+        documents = pack(lengths, [[m.slot for m in members] for members in groups], device)
+        hidden_TD = self.served.hidden(token_1T, position_1T, Prefill(self.cache, documents))[0]
+        return self.served.head(hidden_TD[torch.tensor(lengths, device=device).cumsum(0) - 1])
+
+    # --- decoding ---------------------------------------------------------------------------------
+
+    def _decode(self) -> list[Finished]:
+        rows, n, device = self.rows, self.num_active, self.served.device
+        longest = int(rows.length[:n].max()) + 1
+        if self.deterministic:
+            rows.length[n:] = rows.last[n:] = 0
+            n, longest = self.max_slots, -(-longest // LENGTH_BLOCK) * LENGTH_BLOCK
+        self.cache.reserve(n, longest)
+        token_n1 = torch.from_numpy(rows.last[:n, None]).to(device)
+        length_n = torch.from_numpy(rows.length[:n]).to(device)
+        plan = Decode(self.cache, length_n, [Span(first=0, stop=n, length=longest)])
+        logits_nV = self.served.logits(token_n1, length_n[:, None], plan)[: self.num_active, 0]
+        rows.length[: self.num_active] += 1
+        if self._sampling is None:
+            options = [s.sampling for s in rows.sequences]
+            self._sampling = SamplingRows.gather(options, self.served.vocab_size, device)
+        return self._draw(logits_nV, self._sampling, 0)
+
+    def _draw(self, logits_nV: Tensor, sampling: SamplingRows, first: int) -> list[Finished]:
+        """Draw for the slots from ``first`` on, and free those that ended."""
+        rows = self.rows
+        active = slice(first, len(rows))
+        noise_n = torch.from_numpy(uniform(rows.noise[active], rows.length[active])).to(self.served.device)
+        drawn_n, logprob_n = draw(logits_nV, sampling, noise_n)
+        token_n = drawn_n.cpu().numpy()
+        rows.record(first, token_n, logprob_n.cpu().numpy())
+        reasons = self.stopping.ended(rows, first, token_n)
+        if not reasons:
+            return []
+        finished = [self._finished(slot, reason) for slot, reason in reasons.items()]
+        self._remove(reasons)
+        return finished
+
+    def _finished(self, slot: int, reason: StopReason) -> Finished:
+        assert self.version is not None, "sequences are only admitted under a version"
+        return self.rows.finished(slot, self.version, reason)
+
+    def _remove(self, slots: Collection[int]) -> None:
+        if not slots:
+            return
+        for sequence in [self.rows.sequences[slot] for slot in slots]:
+            if self._donors.get(sequence.prompt_key) is sequence:
+                del self._donors[sequence.prompt_key]
+        sources, targets = self.rows.remove(slots)
+        if sources:
+            self.cache.copy(sources, targets, int(self.rows.length[targets].max()))
+        self._sampling = None
+
+    # --- scoring ----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def score(self, token_ids: IntArray, temperature: float) -> FloatArray:
+        """Log-prob of every token given those before it, 0 for the first; logits in chunks of ``SCORE_CHUNK``."""
+        device, count = self.served.device, len(token_ids)
+        token_T = torch.from_numpy(token_ids).to(device)
+        plan = Prefill(None, pack([count], [[]], device))
+        hidden_TD = self.served.hidden(token_T[None], torch.arange(count, device=device)[None], plan)[0]
+        logprobs = np.zeros(count, np.float32)
+        for start in range(0, count - 1, SCORE_CHUNK):
+            stop = min(start + SCORE_CHUNK, count - 1)
+            logprob_TV = (self.served.head(hidden_TD[start:stop]).float() / temperature).log_softmax(-1)
+            chosen_T = logprob_TV.gather(1, token_T[start + 1 : stop + 1, None])[:, 0]
+            logprobs[start + 1 : stop + 1] = chosen_T.cpu().numpy()
+        return logprobs
+
+
+SCORE_CHUNK = 512

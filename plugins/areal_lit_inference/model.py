@@ -1,0 +1,138 @@
+"""The Hugging Face model inside the engine: loading, refusing what it cannot serve, and taking new weights."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from areal_lit.models import load_causal_lm
+from areal_lit.types import ModelSpec, TensorInfo
+from areal_lit_inference.slots import ATTENTION, Decode, Prefill, SlotCache, Span, pack, register_attention
+
+PARITY_LIMIT = 0.02
+"""Largest log-prob difference to the model's own attention that a supported model may show (bfloat16 included)."""
+
+
+class ServedModel:
+    """A causal language model whose attention reads the slots.
+
+    Args:
+        spec: the weights to start from.
+        dtype: computed and stored type; the spec's by default.
+        device: ``auto`` takes CUDA if there is one.
+    """
+
+    def __init__(self, spec: ModelSpec, *, dtype: str | None = None, device: str = "auto") -> None:
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        register_attention()
+        self.device = torch.device(device)
+        self.model = load_causal_lm(spec, dtype=dtype, attn_implementation=ATTENTION).to(self.device)
+        self.model.requires_grad_(False)
+        self.config = self.model.config.get_text_config()
+        self.base: nn.Module = self.model.base_model
+        self.head: nn.Module = self.model.get_output_embeddings()
+        self.vocab_size: int = self.head.weight.shape[0]
+        self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        self.max_length: int = self.config.max_position_embeddings
+        refuse_unsupported(self.model, self.config)
+
+    def new_cache(self, max_slots: int) -> SlotCache:
+        """An empty cache of this model's shape."""
+        config = self.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return SlotCache(
+            num_layers=config.num_hidden_layers, num_heads=config.num_key_value_heads, head_dim=head_dim,
+            max_slots=max_slots, max_length=self.max_length, dtype=self.model.dtype, device=self.device,
+        )  # fmt: skip
+
+    def hidden(self, token_BT: Tensor, position_BT: Tensor, plan: Prefill | Decode) -> Tensor:
+        """Last hidden states, [B, T, hidden]."""
+        return self.base(input_ids=token_BT, position_ids=position_BT, use_cache=False, plan=plan).last_hidden_state
+
+    def logits(self, token_BT: Tensor, position_BT: Tensor, plan: Prefill | Decode) -> Tensor:
+        """[B, T, vocabulary]."""
+        return self.head(self.hidden(token_BT, position_BT, plan))
+
+    def check_parity(self) -> None:
+        """Compare a short prefill and a decode step with the model's own forward pass; ValueError if they differ.
+
+        Catches architectures that scale or cap logits, or whose attention is not plain causal attention.
+        """
+        token_1T = torch.arange(1, 9, device=self.device)[None] % self.vocab_size
+        position_1T = torch.arange(8, device=self.device)[None]
+        cache = self.new_cache(1)
+        cache.reserve(1, 8)
+        slot = torch.zeros(1, dtype=torch.long, device=self.device)
+        prefill = self.logits(token_1T[:, :7], position_1T[:, :7], Prefill(cache, pack([7], [[0]], self.device)))
+        decode = self.logits(
+            token_1T[:, 7:], position_1T[:, 7:], Decode(cache, slot + 7, [Span(first=0, stop=1, length=8)])
+        )
+        own = self._own_logits(token_1T)
+        difference = (torch.cat([prefill, decode], 1).float().log_softmax(-1) - own.float().log_softmax(-1)).abs().max()
+        if not difference <= PARITY_LIMIT:
+            raise ValueError(
+                f"model type {self.config.model_type!r} computes something the transformers engine does not: log-probs "
+                f"differ by {difference:.3g} from its own forward pass, allowed is {PARITY_LIMIT}; use another backend"
+            )
+
+    def _own_logits(self, token_1T: Tensor) -> Tensor:
+        self.model.set_attn_implementation("sdpa")
+        try:
+            return self.model(input_ids=token_1T, use_cache=False).logits
+        finally:
+            self.model.set_attn_implementation(ATTENTION)
+
+    def check_names(self, tensors: Iterable[TensorInfo]) -> None:
+        """Raise ValueError unless these are exactly the model's weights, tied ones under any of their names."""
+        covered = set()
+        for info in tensors:
+            covered.add(id(self._target(info.name, tuple(info.shape))))
+        self._check_complete(covered)
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy every tensor into its parameter. Raises ValueError, possibly half-way, if they do not fit."""
+        covered = set()
+        with torch.no_grad():
+            for name, tensor in tensors:
+                target = self._target(name, tuple(tensor.shape))
+                target.copy_(tensor)
+                covered.add(id(target))
+        self._check_complete(covered)
+
+    def _target(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        target = self.parameters.get(name)
+        if target is None:
+            raise ValueError(f"weights for {name!r} arrived, but the served model has no such parameter")
+        if tuple(target.shape) != shape:
+            raise ValueError(f"{name} must have shape {tuple(target.shape)}, got {shape}")
+        return target
+
+    def _check_complete(self, covered: set[int]) -> None:
+        missing = [name for name, p in self.model.named_parameters() if id(p) not in covered]
+        if missing:
+            raise ValueError(f"weights are missing for {len(missing)} parameters: {', '.join(missing[:5])}")
+
+
+def refuse_unsupported(model: Any, config: Any) -> None:
+    """Raise ValueError for models whose layers are not all full attention."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ValueError(
+            f"model type {config.model_type!r} has layers of kind {sorted(kinds)}; the transformers engine serves "
+            "full causal attention only. Use another inference backend"
+        )
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        raise ValueError(f"model type {config.model_type!r} has no output head to sample from")
+
+
+def load_receiver(path: str) -> Any:
+    """An instance of ``pkg.module:Class``."""
+    module, _, name = path.partition(":")
+    if not name:
+        raise ValueError(f"a receiver is named 'pkg.module:Class', got {path!r}")
+    return getattr(importlib.import_module(module), name)()

@@ -1,0 +1,243 @@
+"""The engine's process: one client, a decode loop, and two threads that keep the socket away from it.
+
+    socket ──reader thread──▶ inbox ──▶ decode loop ──▶ outbox ──writer thread──▶ socket
+
+The decode loop waits for the inbox when there is nothing to do, and for the engine otherwise; it is unblocked by
+messages. It ends when the client disconnects.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from areal_lit.text import TextCodec
+from areal_lit.types import ModelSpec, WeightSource
+from areal_lit_inference import messages
+from areal_lit_inference.engine import Engine
+from areal_lit_inference.messages import (
+    Cancel,
+    Completed,
+    Failed,
+    Flush,
+    Generate,
+    Message,
+    Pause,
+    Ready,
+    Reply,
+    Resume,
+    Score,
+    ToEngine,
+    Update,
+)
+from areal_lit_inference.model import ServedModel, load_receiver
+from areal_lit_inference.rows import Finished
+from areal_lit_inference.rows import Sequence as EngineSequence
+from areal_lit_inference.sampling import seed_state
+from areal_lit_inference.stopping import Stopping
+
+CONNECT_TIMEOUT_S = 300.0
+
+
+def serve(
+    address: str, *, spec: ModelSpec, max_slots: int, max_prefill_tokens: int, device: str, dtype: str | None,
+    deterministic: bool, version: int | None,
+) -> None:  # fmt: skip
+    """Listen on a Unix socket, load the model, serve the one client, return when it disconnects.
+
+    Raises TimeoutError when no client comes, and whatever ended the engine after telling the client.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen(1)
+        listener.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            raise TimeoutError(
+                f"no client connected to the engine at {address} within {CONNECT_TIMEOUT_S:g} s"
+            ) from None
+    connection.settimeout(None)
+    link = Link(connection)
+    try:
+        engine = load_engine(
+            spec, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, device=device, dtype=dtype,
+            deterministic=deterministic, version=version,
+        )  # fmt: skip
+        link.send([Ready()])
+        Server(engine, link).run()
+    except BaseException:  # the client learns the reason; the process still fails with it
+        link.send([Failed(error=traceback.format_exc())])
+        raise
+    finally:
+        link.close()
+
+
+def load_engine(
+    spec: ModelSpec, *, max_slots: int, max_prefill_tokens: int, device: str, dtype: str | None,
+    deterministic: bool, version: int | None,
+) -> Engine:  # fmt: skip
+    """The model, checked against its own forward pass, and an engine around it."""
+    served = ServedModel(spec, dtype=dtype, device=device)
+    served.check_parity()
+    codec = TextCodec(spec)
+    stopping = Stopping(
+        end_token_ids=codec.end_token_ids, vocab_size=served.vocab_size, decode=lambda ids: codec.tokenizer.decode(ids)
+    )
+    return Engine(
+        served, stopping=stopping, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens,
+        deterministic=deterministic, version=version,
+    )  # fmt: skip
+
+
+class Link:
+    """A connected socket with a reader and a writer thread; neither ever makes the decode loop wait."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.inbox: queue.SimpleQueue[list[ToEngine] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="engine-writer", daemon=True)
+        self._reader.start()
+        self._writer.start()
+
+    def send(self, batch: Sequence[Message]) -> None:
+        """Queue messages as one frame."""
+        self._outbox.put(messages.frame(batch))
+
+    def close(self) -> None:
+        """Write what is queued, then disconnect and end both threads."""
+        self._outbox.put(None)
+        self._writer.join(timeout=CLOSE_TIMEOUT_S)
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # the client was first
+            pass
+        self._reader.join(timeout=CLOSE_TIMEOUT_S)
+        self.connection.close()
+
+    def _read(self) -> None:
+        try:
+            with self.connection.makefile("rb") as stream:
+                while header := stream.read(messages.HEADER_BYTES):
+                    self.inbox.put(messages.decode_to_engine(stream.read(int.from_bytes(header, "little"))))
+        except OSError:  # disconnected
+            pass
+        finally:
+            self.inbox.put(None)
+
+    def _write(self) -> None:
+        while (data := self._outbox.get()) is not None:
+            try:
+                self.connection.sendall(data)
+            except OSError:  # disconnected; the reader notices too and ends the loop
+                return
+
+
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Server:
+    """Carries messages between a link and an engine, and holds the engine while it is paused."""
+
+    def __init__(self, engine: Engine, link: Link) -> None:
+        self.engine = engine
+        self.link = link
+        self.is_paused = False
+        self._draining: Pause | None = None
+        self._receivers: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Serve until the client disconnects."""
+        while self._handle_inbox():
+            finished = self.engine.step(admit=not self.is_paused)
+            self._complete(finished)
+            if self._draining is not None and not self.engine.num_active:
+                self.link.send([Reply(number=self._draining.number)])
+                self._draining = None
+
+    def _handle_inbox(self) -> bool:
+        """Handle all that has come, waiting for more only when there is nothing to decode. False: disconnected."""
+        has_work = bool(self.engine.num_active or self._draining or (self.engine.waiting and not self.is_paused))
+        while True:
+            try:
+                batch = self.link.inbox.get(block=not has_work)
+            except queue.Empty:
+                return True
+            if batch is None:
+                return False
+            for message in batch:
+                self._handle(message)
+            has_work = True
+
+    def _handle(self, message: ToEngine) -> None:
+        if isinstance(message, Generate):
+            sequence = EngineSequence(
+                number=message.number, token_ids=messages.ids_from_bytes(message.token_ids), sampling=message.sampling,
+                noise=seed_state(message.seed),
+            )  # fmt: skip
+            refused = self.engine.submit(sequence)
+            self._complete([refused] if refused else [])
+        elif isinstance(message, Cancel):
+            self.engine.cancel({message.number})
+        elif isinstance(message, Pause):
+            self._pause(message)
+        elif isinstance(message, Update):
+            self._update(message)
+        elif isinstance(message, Score):
+            self._score(message)
+        elif isinstance(message, Resume):
+            self.is_paused = False
+            self.link.send([Reply(number=message.number)])
+        elif isinstance(message, Flush):
+            self.engine.flush_cache()
+            self.link.send([Reply(number=message.number)])
+
+    def _pause(self, message: Pause) -> None:
+        self.is_paused = True
+        if message.mode == "drain":
+            self._draining = message
+            return
+        self._complete(self.engine.interrupt())
+        self.link.send([Reply(number=message.number)])
+
+    def _update(self, message: Update) -> None:
+        """Running sequences are handed back first: none may mix two versions' keys and values."""
+        self._complete(self.engine.interrupt())
+        error = ""
+        try:
+            self._load(message.source, message.timeout_s)
+        except Exception as failure:  # a receiver is plugin code; the client raises it, and the engine serves nothing
+            error = f"{type(failure).__name__}: {failure}\n{traceback.format_exc()}"
+        self.link.send([Reply(number=message.number, error=error)])
+
+    def _load(self, source: WeightSource, timeout_s: float) -> None:
+        if source.version == self.engine.version and not self.engine.is_torn:
+            return
+        if source.receiver not in self._receivers:
+            self._receivers[source.receiver] = load_receiver(source.receiver)
+        tensors = self._receivers[source.receiver].receive(source.params, 0, timeout_s)
+        self.engine.load(source.version, tensors, source.tensors)
+
+    def _score(self, message: Score) -> None:
+        try:
+            logprobs = self.engine.score(messages.ids_from_bytes(message.token_ids), message.temperature)
+        except ValueError as failure:
+            self.link.send([Reply(number=message.number, error=f"ValueError: {failure}")])
+            return
+        self.link.send([Reply(number=message.number, array=logprobs.tobytes())])
+
+    def _complete(self, finished: Sequence[Finished]) -> None:
+        if finished:
+            self.link.send([
+                Completed(
+                    number=f.number, token_ids=f.token_ids.tobytes(), logprobs=f.logprobs.tobytes(), version=f.version,
+                    stop_reason=f.stop_reason, error=f.error,
+                )
+                for f in finished
+            ])  # fmt: skip

@@ -1,0 +1,64 @@
+"""Composite: a weighted sum of rewards, each visible as a part."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from areal_lit.contracts import GroupReward, Reward
+from areal_lit.reward_worker import judge
+from areal_lit.types import Scored, Trajectory, Unscored
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+class Composite(Reward):
+    """The weighted sum of its parts; unscored as soon as one part is.
+
+    Each part's own value, before its weight, is reported under its name; parts of a part as ``name/part``.
+
+    Args:
+        parts: name -> reward.
+        weights: name -> weight; 1 where not given.
+    """
+
+    def __init__(self, *, parts: Mapping[str, Reward], weights: Mapping[str, float] | None = None) -> None:
+        if not parts:
+            raise ValueError("parts must name at least one reward")
+        if unknown := sorted((weights or {}).keys() - parts.keys()):
+            raise ValueError(f"weights are given for {unknown}, which are not among the parts {sorted(parts)}")
+        for name, part in parts.items():
+            if isinstance(part, GroupReward) or inspect.iscoroutinefunction(part.score):
+                kind = "scores whole groups" if isinstance(part, GroupReward) else "is async"
+                raise ValueError(
+                    f"part {name!r} ({type(part).__name__}) {kind}, which a composite cannot combine; "
+                    "write one reward of that kind that adds the others itself"
+                )
+        self.parts = parts
+        self.weights = weights
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        for name, part in self.parts.items():
+            for rule in part.rules(trainer):
+                yield f"parts.{name}: {rule}"
+
+    def setup(self) -> None:
+        for part in self.parts.values():
+            part.setup()
+
+    def score(self, trajectory: Trajectory) -> Scored | Unscored:
+        weights = self.weights or {}
+        total = 0.0
+        values: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        for name, part in self.parts.items():
+            outcome = judge(part.score(trajectory))
+            if outcome.value is None:
+                return Unscored(reason=f"part {name}: {outcome.reason}")
+            total += weights.get(name, 1.0) * outcome.value
+            values[name] = outcome.value
+            values |= {f"{name}/{inner}": value for inner, value in outcome.parts.items()}
+            metrics |= {f"{name}/{inner}": value for inner, value in outcome.metrics.items()}
+        return Scored(value=total, parts=values, metrics=metrics)

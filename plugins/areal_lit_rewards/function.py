@@ -1,0 +1,87 @@
+"""Function: a plain Python function as the reward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.contracts import Reward, Score
+from areal_lit.types import Trajectory
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+class Function(Reward):
+    """What a function returns: a number, ``Scored`` or ``Unscored``.
+
+    It is called with the keyword arguments it names: ``completion`` (the text), ``prompt`` (text or messages),
+    ``trajectory``, and any of the example's fields, as in ``def reward(completion, answer)``. ``**fields`` takes the
+    rest of the fields. A parameter that the example does not have and that has no default is an error.
+
+    Args:
+        function: dotted path (``package.module.name`` or ``package.module:name``), or from Python the function itself.
+    """
+
+    def __init__(self, *, function: str | Callable[..., Any]) -> None:
+        self.function = function
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        try:
+            parameters(resolve(self.function))
+        except (ImportError, ValueError) as error:
+            return (str(error),)
+        return ()
+
+    def setup(self) -> None:
+        self._call = resolve(self.function)
+        self._parameters = parameters(self._call)
+
+    def score(self, trajectory: Trajectory) -> Score:
+        given = {
+            **trajectory.prompt.fields,
+            "completion": trajectory.text,
+            "prompt": trajectory.prompt.example.prompt,
+            "trajectory": trajectory,
+        }
+        arguments: dict[str, Any] = {}
+        for name, parameter in self._parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments |= {name: value for name, value in trajectory.prompt.fields.items() if name not in arguments}
+            elif name in given:
+                arguments[name] = given[name]
+            elif parameter.default is parameter.empty:
+                raise ValueError(
+                    f"the reward function wants {name!r}; there is only {sorted(given)}; rename it or add a default"
+                )
+        score: Score = self._call(**arguments)
+        return score
+
+
+def resolve(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The function. Raises ImportError or ValueError that says what the path lacks."""
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":") if ":" in function else function.rpartition(".")
+    if not module or not name:
+        raise ValueError(f"function must be a dotted path such as package.module.name, got {function!r}")
+    found = getattr(import_module(module), name, None)
+    if not callable(found):
+        raise ValueError(f"function {function!r}: module {module} has no function {name!r}")
+    call: Callable[..., Any] = found
+    return call
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Its parameters by name. Raises ValueError for one that cannot be given by name, or a coroutine function."""
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(
+            f"{function.__qualname__} is async; subclass areal_lit.contracts.Reward with `async def score`"
+        )
+    found = dict(inspect.signature(function).parameters)
+    for parameter in found.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise ValueError(f"reward functions are called by keyword; {parameter} cannot be given so")
+    return found

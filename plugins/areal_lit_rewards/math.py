@@ -1,0 +1,75 @@
+"""Math: the completion's final expression is equivalent to the answer (Math-Verify)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from areal_lit.types import Trajectory, Unscored
+from areal_lit_rewards.answer import AnswerReward, NoAnswer
+
+
+class Math(AnswerReward):
+    """1 if the completion's final expression, LaTeX or plain, is mathematically the answer, else 0.
+
+    Expressions that take for ever (``9^{9^{9^9}}``, deep nesting) end with their worker and stay unscored.
+
+    Args:
+        answer_field: the example's field with the answer; a list holds several right ones.
+        answer_pattern: regular expression whose first group is the answer within the field, as
+            ``####\\s*(.+)`` for original GSM8K solutions; None takes it whole.
+        float_rounding: decimals to which numbers are compared.
+    """
+
+    def __init__(
+        self, *, answer_field: str = "answer", answer_pattern: str | None = None, float_rounding: int = 6
+    ) -> None:
+        super().__init__(answer_field=answer_field, answer_pattern=answer_pattern)
+        if float_rounding < 0:
+            raise ValueError(f"float_rounding must be >= 0, got {float_rounding}")
+        self.float_rounding = float_rounding
+
+    def setup(self) -> None:
+        """Parse once: the first parse compiles the grammar, which should not count as a reward's time."""
+        import logging
+
+        # Each process would warn that the library's own time limit is off. The pool's limit stands in for it:
+        # the library's needs signals, which do nothing while one long integer operation runs.
+        for module in ("parser", "grader"):
+            logging.getLogger(f"math_verify.{module}").setLevel(logging.ERROR)
+        parse_text("$1$")
+
+    def score(self, trajectory: Trajectory) -> float | Unscored:
+        from math_verify import verify
+
+        try:
+            answers = self.answers(trajectory)
+        except NoAnswer as error:
+            return Unscored(reason=str(error))
+        golds = [parse_answer(answer) for answer in answers]
+        for answer, gold in zip(answers, golds, strict=True):
+            if not gold:
+                return Unscored(
+                    reason=f"the answer {answer!r:.80} is no mathematical expression; use exact_match for such data"
+                )
+        found = parse_text(trajectory.text)
+        return float(
+            any(
+                verify(gold, found, float_rounding=self.float_rounding, timeout_seconds=None, raise_on_error=True)
+                for gold in golds
+            )
+        )
+
+
+def parse_text(text: str) -> list[Any]:
+    """What Math-Verify finds in ``text``: expression and source; empty if there is none. Raises instead of guessing."""
+    from math_verify import parse
+
+    found: list[Any] = parse(text, parsing_timeout=None, raise_on_error=True)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def parse_answer(answer: str) -> list[Any]:
+    """An answer parsed as it stands, else as LaTeX without its delimiters; kept, as a group shares its answer."""
+    return parse_text(answer) or parse_text(f"${answer}$")

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 from areal_lit.contracts import KINDS, Component
@@ -165,7 +166,8 @@ def _import(path: str, what: str) -> Any:
             raise _failed(path, what) from error
     for name in names:
         if not hasattr(found, name):
-            raise PluginError(f"{what}: {found.__name__} has no {name!r}; {closest(name, _classes(found))}")
+            kind = "class or module" if isinstance(found, ModuleType) else "attribute"
+            raise PluginError(f"{what}: {found.__name__} has no {kind} {name!r}; {closest(name, _classes(found))}")
         found = getattr(found, name)
     return found
 

@@ -18,10 +18,16 @@ Form = Literal["component", "group", "list", "mapping", "leaf"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One key of a constructor."""
+    """One key of a constructor.
+
+    Args:
+        text: what the class's docstring says of it.
+    """
 
     hint: Any
     is_required: bool
+    default: Any = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,12 @@ def parameters_of(cls: type) -> Mapping[str, Parameter]:
     from jsonargparse._parameter_resolvers import get_signature_parameters
 
     return {
-        found.name: Parameter(hint=found.annotation, is_required=found.default is inspect.Parameter.empty)
+        found.name: Parameter(
+            hint=found.annotation,
+            is_required=found.default is inspect.Parameter.empty,
+            default=found.default,
+            text=found.doc or "",
+        )
         for found in get_signature_parameters(cls, None, logger=False)
     }
 

@@ -93,24 +93,16 @@ def resolve(
 
 
 def _parsed(cls: type, canonical: Mapping[str, Any], notes: tuple[str, ...]) -> Recipe:
-    from jsonargparse import ArgumentError
+    from jsonargparse import ArgumentError, ArgumentParser
 
-    parser = create_parser(cls)
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    parser.add_class_arguments(cls)
     try:
         parsed = parser.parse_object(canonical)
         text = parser.dump(parsed, skip_none=False, skip_validation=True)
     except (ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_plain(str(error))) from error
     return Recipe(config=parse_value(text), notes=notes, _parsed=parsed, _parser=parser)
-
-
-def create_parser(cls: type | None = None, *, prog: str = "areal-lit") -> Any:
-    """The jsonargparse parser over a class's arguments (the Trainer's by default)."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog=prog, exit_on_error=False, add_help=False)
-    parser.add_class_arguments(cls or _trainer_class())
-    return parser
 
 
 def read(config: str | Path) -> dict[str, Any]:
@@ -229,7 +221,6 @@ def _described(value: Any) -> Any:
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     cls: Any = type(value)
-    arguments = {
-        name: _described(getattr(value, name, getattr(value, f"_{name}", None))) for name in parameters_of(cls)
-    }
+    stored = {name: getattr(value, name, getattr(value, f"_{name}", value)) for name in parameters_of(cls)}
+    arguments = {name: _described(item) for name, item in stored.items() if item is not value}
     return {"class_path": dotted_path(cls), "init_args": arguments} if isinstance(value, Component) else arguments

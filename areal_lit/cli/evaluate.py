@@ -17,8 +17,7 @@ OWN = {"--checkpoint PATH": "of a run; without it the model that the recipe name
 def run(arguments: Sequence[str]) -> int:
     """0 finished, 1 failed; wrong use and interruption are the caller's."""
     options = read_options("evaluate", arguments, OWN)
-    recipe = options and read_recipe(options)
-    if options is None or recipe is None:
+    if options is None or (recipe := read_recipe(options)) is None:
         return 0
     trainer = recipe.build()
     if report_broken_rules(trainer):

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 OWN = {
-    "--resume auto|PATH": "go on from the run's newest whole checkpoint (from the start if there is none), or from PATH",
+    "--resume auto|PATH": "go on from the run's newest whole checkpoint (the start if there is none), or from PATH",
 }
 
 
 def run(arguments: Sequence[str]) -> int:
     """0 finished, 1 failed; wrong use and interruption are the caller's."""
     options = read_options("fit", arguments, OWN)
-    recipe = options and read_recipe(options)
-    if options is None or recipe is None:
+    if options is None or (recipe := read_recipe(options)) is None:
         return 0
     trainer = recipe.build()
     if report_broken_rules(trainer):
@@ -49,7 +48,7 @@ def guarded(trainer: Trainer, work: Callable[[], None]) -> int:
     try:
         work()
     # whatever a run fails of ends here; the run has written its traceback to controller.log
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         log = f"{trainer.runs_dir}/{trainer.name}/logs/controller.log"
         print(f"failed: {type(error).__name__}: {error}\n(traceback: {log})", file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from areal_lit.recipes import Recipe, RecipeError, create_parser, resolve
+from areal_lit.recipes import Recipe, RecipeError, resolve
 
 COMMON = {
     "--config FILE|NAME": "a recipe: a file, or the name of a shipped one; may be repeated, later ones win",
@@ -78,9 +78,11 @@ def print_help(command: str, own: Mapping[str, str]) -> None:
     print(f"usage: areal-lit {command} --config RECIPE [--KEY VALUE ...]\n\noptions:")
     for option, text in {**own, **COMMON}.items():
         print(f"  {option:<22} {text}")
+    from areal_lit.cli.component_help import key_lines
+    from areal_lit.trainer import Trainer
+
     print("\nkeys of a recipe:")
-    body = create_parser(prog=f"areal-lit {command}").format_help()
-    print(body[body.index("\n\n") + 2 :].rstrip() if "\n\n" in body else body)
+    print("\n".join(key_lines(Trainer)))
 
 
 def read_recipe(options: Options) -> Recipe | None:

@@ -11,8 +11,7 @@ from areal_lit.cli.options import read_options, read_recipe
 def run(arguments: Sequence[str]) -> int:
     """0 when all is well, 1 when rules are broken."""
     options = read_options("validate", arguments, {})
-    recipe = options and read_recipe(options)
-    if recipe is None:
+    if options is None or (recipe := read_recipe(options)) is None:
         return 0
     trainer = recipe.build()
     if report_broken_rules(trainer):

@@ -104,7 +104,7 @@ class SFT(Algorithm):
         else:
             raise ValueError(
                 f"row {prompt.row} of {prompt.source} needs a string in field {self.completion_field!r}, got "
-                f"{type(completion).__name__}; name the right field, or give a whole conversation as the prompt's messages"
+                f"{type(completion).__name__}; name the right field, or give a whole conversation as chat messages"
             )
         mask[0] = False
         return ids, mask

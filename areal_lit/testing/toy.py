@@ -1,0 +1,118 @@
+"""Random ragged groups, and a differentiable toy model over packed batches, for conformance suites.
+
+Shapes: T packed tokens, S segments, V vocabulary, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from areal_lit.token_batch import TokenBatch, TokenOutputs
+from areal_lit.types import Example, Group, Prompt, Trajectory
+
+VOCABULARY = 16
+_FEATURES = 8
+
+ExtraColumns = Callable[[np.random.Generator, int, int], Mapping[str, Any]]
+"""(random numbers, index within the atom, tokens) -> what ``Trajectory.columns`` hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedGroups:
+    """Draws groups of unequal size whose members differ in every way that has broken an algorithm.
+
+    Prompts and completions of random length, tool tokens amid completions, empty completions, truncations, two
+    turns, versions up to 8 apart, temperatures.
+
+    Args:
+        pairs: two trajectories per atom, both from data (no reward, no versions).
+        offline: trajectories from data.
+        columns: fills ``Trajectory.columns``.
+    """
+
+    pairs: bool = False
+    offline: bool = False
+    columns: ExtraColumns | None = None
+
+    def draw(self, rng: np.random.Generator, *, num_groups: int = 5) -> list[Group]:
+        """Random groups, with at least one of a single member and one whose rewards are equal."""
+        sizes = [1 + int(rng.integers(0, 6)) for _ in range(num_groups)]
+        sizes[0], sizes[1], sizes[2] = 1, 3, 5
+        return [self.group(rng, 100 - 3 * g, size, equal=g == 1) for g, size in enumerate(sizes)]
+
+    def group(self, rng: np.random.Generator, prompt_id: int, size: int, *, equal: bool = False) -> Group:
+        """One group; with ``equal``, of equal rewards."""
+        prompt = Prompt(prompt_id=prompt_id, source="toy", row=prompt_id, epoch=0, example=Example(prompt="toy"))
+        start = 1 + int(rng.integers(0, 5))
+        members = []
+        for sample in range(size * (2 if self.pairs else 1)):
+            reward = None if self.offline else (0.5 if equal else round(float(rng.normal()), 2))
+            members.append(self._trajectory(rng, prompt, sample, start=start, reward=reward))
+        return Group(prompt=prompt, trajectories=tuple(members))
+
+    def _trajectory(
+        self, rng: np.random.Generator, prompt: Prompt, sample: int, *, start: int, reward: float | None
+    ) -> Trajectory:
+        completion = 0 if rng.random() < 0.1 and not self.pairs else 1 + int(rng.integers(0, 12))
+        n = start + completion
+        mask = np.arange(n) >= start
+        turn = np.where(mask, 0, -1)
+        if completion > 4:
+            mask[start + 2] = turn[start + 2] = False
+            turn = np.where(mask, np.where(np.arange(n) > start + 2, 1, 0), -1)
+        versions = np.full(n, -1) if self.offline else np.where(mask, int(rng.integers(0, 9)), -1)
+        return Trajectory(
+            token_ids=rng.integers(0, VOCABULARY, n),
+            loss_mask=mask,
+            logprobs=np.zeros(n, dtype=np.float32),
+            versions=versions,
+            prompt=prompt,
+            stop_reason="length" if rng.random() < 0.3 else "stop",
+            temperature=float(rng.choice([0.7, 1.0])),
+            reward=reward,
+            sample=sample,
+            turn_ids=turn,
+            atom=sample // 2 if self.pairs else -1,
+            columns={} if self.columns is None else self.columns(rng, sample % 2, n),
+        )
+
+
+class ToyModel(torch.nn.Module):
+    """Log-probs, entropies and values from the token before and its position; float64, whole in any micro-batch."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+
+        def parameter(*shape: int) -> torch.nn.Parameter:
+            return torch.nn.Parameter(torch.randn(*shape, generator=generator, dtype=torch.float64) * 0.5)
+
+        self.token_VD = parameter(VOCABULARY, _FEATURES)
+        self.position_D = parameter(_FEATURES)
+        self.output_DV = parameter(_FEATURES, VOCABULARY)
+        self.value_D = parameter(_FEATURES)
+
+    def forward(self, batch: TokenBatch) -> TokenOutputs:
+        """All outputs, aligned as a strategy aligns them: a segment's first token has log-prob and entropy 0."""
+        feature_TD = self._features(batch["token"], batch["position"])
+        previous_TD = feature_TD.roll(1, 0)
+        is_first_T = batch["position"] == 0
+        temperature_T = batch.to_tokens(batch["temperature"].double())
+        log_TV = torch.log_softmax(previous_TD @ self.output_DV / temperature_T[:, None], dim=-1)
+        logprob_T = log_TV.gather(1, batch["token"][:, None])[:, 0]
+        last_S = batch["length"].cumsum(0) - 1
+        return TokenOutputs(
+            logprob_T=logprob_T.masked_fill(is_first_T, 0.0),
+            entropy_T=-(log_TV.exp() * log_TV).sum(-1).masked_fill(is_first_T, 0.0),
+            value_T=(previous_TD @ self.value_D).masked_fill(is_first_T, 0.0),
+            final_value_S=feature_TD[last_S] @ self.value_D,
+        )
+
+    def _features(self, token_T: Tensor, position_T: Tensor) -> Tensor:
+        return torch.tanh(self.token_VD[token_T] + 0.1 * position_T.double()[:, None] * self.position_D)

@@ -13,7 +13,7 @@ Shapes: n active slots, P new prompts, T their packed tokens, V vocabulary.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -73,11 +73,9 @@ class Engine:
     def _refusal(self, sequence: Sequence) -> str:
         tokens, budget, limit = sequence.token_ids, sequence.sampling.max_new_tokens, self.served.max_length
         if self.is_torn:
-            return "RuntimeError: the last weight update failed half-way; the engine refuses to generate until one succeeds"
+            return "RuntimeError: a weight update failed half-way; nothing is generated until one succeeds"
         if self.version is None:
-            return (
-                "RuntimeError: the engine holds no confirmed weights yet: update_weights must succeed before generate"
-            )
+            return "RuntimeError: no weights are confirmed yet: update_weights must succeed before generate"
         if not len(tokens):
             return "ValueError: a prompt must have at least one token, got none"
         if tokens.min() < 0 or tokens.max() >= self.served.vocab_size:
@@ -128,10 +126,14 @@ class Engine:
         if manifest:
             self.served.check_names(manifest)
         self.flush_cache()
-        self.is_torn = True
-        self.served.load(tensors)
+        self.served.load(self._watched(tensors))
         self.is_torn = False
         self.version = version
+
+    def _watched(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for named in tensors:
+            self.is_torn = True
+            yield named
 
     # --- joining ----------------------------------------------------------------------------------
 
@@ -170,13 +172,11 @@ class Engine:
         self.cache.reserve(self.num_active, len(groups[-1][0].token_ids))
         packs = [[members] for members in groups] if self.deterministic else [groups]
         logits_PV = torch.cat([self._prompt_logits(groups) for groups in packs])
-        prompt_n = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(members) for members in groups]))
-        sampled = SamplingRows.gather(
-            [s.sampling for s in self.rows.sequences[first:]], self.served.vocab_size, self.served.device
-        )
+        prompt_n = torch.tensor([i for i, members in enumerate(groups) for _ in members], device=self.served.device)
+        sampling = self._gather_sampling(first)
         if not self.deterministic:
             self._donors.update({members[0].prompt_key: members[0] for members in groups})
-        return self._draw(logits_PV[prompt_n.to(self.served.device)], sampled, first)
+        return self._draw(logits_PV[prompt_n], sampling, first)
 
     def _prompt_logits(self, groups: list[list[Sequence]]) -> Tensor:
         """Fill the members' slots and return the logits after each group's prompt, [P, V]."""
@@ -186,7 +186,7 @@ class Engine:
         position_1T = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)[None]
         documents = pack(lengths, [[m.slot for m in members] for members in groups], device)
         hidden_TD = self.served.hidden(token_1T, position_1T, Prefill(self.cache, documents))[0]
-        return self.served.head(hidden_TD[torch.tensor(lengths, device=device).cumsum(0) - 1])
+        return self.served.project(hidden_TD[torch.tensor(lengths, device=device).cumsum(0) - 1])
 
     # --- decoding ---------------------------------------------------------------------------------
 
@@ -203,9 +203,12 @@ class Engine:
         logits_nV = self.served.logits(token_n1, length_n[:, None], plan)[: self.num_active, 0]
         rows.length[: self.num_active] += 1
         if self._sampling is None:
-            options = [s.sampling for s in rows.sequences]
-            self._sampling = SamplingRows.gather(options, self.served.vocab_size, device)
+            self._sampling = self._gather_sampling(0)
         return self._draw(logits_nV, self._sampling, 0)
+
+    def _gather_sampling(self, first: int) -> SamplingRows:
+        options = [sequence.sampling for sequence in self.rows.sequences[first:]]
+        return SamplingRows.gather(options, self.served.vocab_size, self.served.device)
 
     def _draw(self, logits_nV: Tensor, sampling: SamplingRows, first: int) -> list[Finished]:
         """Draw for the slots from ``first`` on, and free those that ended."""
@@ -249,7 +252,7 @@ class Engine:
         logprobs = np.zeros(count, np.float32)
         for start in range(0, count - 1, SCORE_CHUNK):
             stop = min(start + SCORE_CHUNK, count - 1)
-            logprob_TV = (self.served.head(hidden_TD[start:stop]).float() / temperature).log_softmax(-1)
+            logprob_TV = (self.served.project(hidden_TD[start:stop]).float() / temperature).log_softmax(-1)
             chosen_T = logprob_TV.gather(1, token_T[start + 1 : stop + 1, None])[:, 0]
             logprobs[start + 1 : stop + 1] = chosen_T.cpu().numpy()
         return logprobs

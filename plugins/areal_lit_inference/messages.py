@@ -17,7 +17,7 @@ from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, S
 HEADER_BYTES = 4
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+class Message(msgspec.Struct, array_like=True, tag=True, kw_only=True):
     """Base of all messages."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +52,16 @@ class ServedModel:
 
     def hidden(self, token_BT: Tensor, position_BT: Tensor, plan: Prefill | Decode) -> Tensor:
         """Last hidden states, [B, T, hidden]."""
-        return self.base(input_ids=token_BT, position_ids=position_BT, use_cache=False, plan=plan).last_hidden_state
+        output = self.base(input_ids=token_BT, position_ids=position_BT, use_cache=False, plan=plan)
+        return cast(Tensor, output.last_hidden_state)
 
     def logits(self, token_BT: Tensor, position_BT: Tensor, plan: Prefill | Decode) -> Tensor:
         """[B, T, vocabulary]."""
-        return self.head(self.hidden(token_BT, position_BT, plan))
+        return self.project(self.hidden(token_BT, position_BT, plan))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states, [..., vocabulary]."""
+        return cast(Tensor, self.head(hidden))
 
     def check_parity(self) -> None:
         """Compare a short prefill and a decode step with the model's own forward pass; ValueError if they differ.
@@ -83,7 +88,7 @@ class ServedModel:
     def _own_logits(self, token_1T: Tensor) -> Tensor:
         self.model.set_attn_implementation("sdpa")
         try:
-            return self.model(input_ids=token_1T, use_cache=False).logits
+            return cast(Tensor, self.model(input_ids=token_1T, use_cache=False).logits)
         finally:
             self.model.set_attn_implementation(ATTENTION)
 

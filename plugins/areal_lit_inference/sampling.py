@@ -85,7 +85,7 @@ def draw(logits_NV: Tensor, rows: SamplingRows, uniform_N: Tensor) -> tuple[Tens
         logits_NV = logits_NV / rows.temperature_N1
     logprob_NV = torch.log_softmax(logits_NV, -1)
     weight_NV = logprob_NV.exp()
-    if rows.truncated_M is not None:
+    if rows.truncated_M is not None and rows.top_k_M1 is not None and rows.top_p_M1 is not None:
         kept_MV = truncate(weight_NV[rows.truncated_M], rows.top_k_M1, rows.top_p_M1)
         weight_NV = weight_NV.index_copy(0, rows.truncated_M, kept_MV)
     cumulative_NV = weight_NV.cumsum(-1, dtype=torch.float64)
@@ -96,7 +96,7 @@ def draw(logits_NV: Tensor, rows: SamplingRows, uniform_N: Tensor) -> tuple[Tens
     return token_N, logprob_NV.gather(1, token_N[:, None])[:, 0]
 
 
-def truncate(weight_MV: Tensor, top_k_M1: Tensor | None, top_p_M1: Tensor | None) -> Tensor:
+def truncate(weight_MV: Tensor, top_k_M1: Tensor, top_p_M1: Tensor) -> Tensor:
     """The weights with all but the top-k, and of those all but the smallest set of mass top-p, set to 0.
 
     The likeliest token always stays. Ties are broken by token id, so exactly k remain.

@@ -8,6 +8,7 @@ messages. It ends when the client disconnects.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -58,9 +59,7 @@ def serve(
         try:
             connection, _ = listener.accept()
         except TimeoutError:
-            raise TimeoutError(
-                f"no client connected to the engine at {address} within {CONNECT_TIMEOUT_S:g} s"
-            ) from None
+            raise TimeoutError(f"no client connected to {address} within {CONNECT_TIMEOUT_S:g} s") from None
     connection.settimeout(None)
     link = Link(connection)
     try:
@@ -114,10 +113,8 @@ class Link:
         """Write what is queued, then disconnect and end both threads."""
         self._outbox.put(None)
         self._writer.join(timeout=CLOSE_TIMEOUT_S)
-        try:
+        with contextlib.suppress(OSError):  # the client was first
             self.connection.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the client was first
-            pass
         self._reader.join(timeout=CLOSE_TIMEOUT_S)
         self.connection.close()
 
@@ -212,7 +209,7 @@ class Server:
         error = ""
         try:
             self._load(message.source, message.timeout_s)
-        except Exception as failure:  # a receiver is plugin code; the client raises it, and the engine serves nothing
+        except Exception as failure:  # noqa: BLE001 - a receiver is plugin code; the client raises what it raised
             error = f"{type(failure).__name__}: {failure}\n{traceback.format_exc()}"
         self.link.send([Reply(number=message.number, error=error)])
 

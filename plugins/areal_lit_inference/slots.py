@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 ATTENTION = "areal_lit_slots"
 """The name ``slot_attention`` is registered under with transformers."""
@@ -145,7 +145,7 @@ class Prefill:
     def _split(x: Tensor, documents: Documents) -> Tensor:
         """[1, heads, T, D] to these documents' [k, heads, P, D]."""
         stop = documents.start + documents.count * documents.length
-        return x[0, :, documents.start : stop].unflatten(1, (documents.count, documents.length)).transpose(0, 1)
+        return x[0, :, documents.start : stop].view(-1, documents.count, documents.length, x.shape[3]).transpose(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class Decode:
 
 
 def slot_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, *,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, *,
     scaling: float | None = None, plan: Prefill | Decode, sliding_window: int | None = None, **options: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The attention function: hands a layer's projections to the plan of this call.

@@ -90,7 +90,7 @@ class Transformers(InferenceBackend):
         return self._client
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Continue a request. Raises ValueError for one that cannot be served, RuntimeError before weights are confirmed."""
+        """Continue a request. Raises ValueError for an impossible one, RuntimeError without confirmed weights."""
         return await self.client.generate(request)
 
     async def update_weights(self, source: WeightSource) -> None:

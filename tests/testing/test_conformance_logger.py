@@ -1,0 +1,89 @@
+"""check_logger passes a sound logger and fails each planted bug."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from areal_lit.contracts import RunLogger
+from areal_lit.testing import check_logger
+
+
+class Lines(RunLogger):
+    """Sound: a JSON line per call, cut back on resume."""
+
+    def setup(self, run_dir, config, step):
+        self.path = run_dir / "lines"
+        kept = self.path.read_text().splitlines() if step and self.path.exists() else []
+        self.path.write_text("".join(f"{line}\n" for line in kept if json.loads(line)["step"] <= step))
+
+    def metrics(self, step, values):
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+
+class Appends(Lines):
+    def setup(self, run_dir, config, step):
+        self.path = run_dir / "lines"
+
+
+class Mutates(Lines):
+    def metrics(self, step, values):
+        values["step"] = step
+
+
+class NeedsSetup(Lines):
+    def close(self, status):
+        self.path.touch()
+
+
+class LeavesThread(Lines):
+    def setup(self, run_dir, config, step):
+        super().setup(run_dir, config, step)
+        RELEASE.clear()
+        threading.Thread(target=RELEASE.wait, args=(30,), name="left-behind", daemon=True).start()
+
+
+class WritesConfig(Lines):
+    def setup(self, run_dir, config, step):
+        super().setup(run_dir, config, step)
+        (run_dir / "config.json").write_text(json.dumps(config))
+
+
+class OpensInConstructor(Lines):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+RELEASE = threading.Event()
+
+
+def steps(run_dir):
+    return [json.loads(line)["step"] for line in (run_dir / "lines").read_text().splitlines()]
+
+
+def test_a_sound_logger_passes(tmp_path):
+    check_logger(Lines, tmp_path, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "message"),
+    [
+        (Appends, "on resume drop what lies past the step"),
+        (Mutates, "leave it unchanged"),
+        (LeavesThread, "left-behind"),
+        (WritesConfig, "api_key"),
+        (OpensInConstructor, "does not pickle before setup"),
+    ],
+)
+def test_planted_bugs_fail(tmp_path, mutant, message):
+    with pytest.raises(AssertionError, match=message):
+        check_logger(mutant, tmp_path, steps=steps)
+    RELEASE.set()
+
+
+def test_a_logger_that_cannot_close_before_setup_fails(tmp_path):
+    with pytest.raises(AssertionError, match="before setup"):
+        check_logger(NeedsSetup, tmp_path)

@@ -254,7 +254,7 @@ class WeightSyncer:
             receiving = in_thread(
                 lambda: self._loop_run(
                     self._backend.update_weights(source),
-                    timeout_s,
+                    timeout_s + 1.0,
                     f"the engine to take the weights of version {version}",
                 )
             )
@@ -276,12 +276,14 @@ class WeightSyncer:
             future: f"trainer rank {rank}, sending" for rank, future in enumerate(sending)
         }
         done, stuck = wait(sides, timeout=timeout_s, return_when=FIRST_EXCEPTION)
+        names = "; ".join(sides[future] for future in sides if future in stuck)
         for future in sorted(done, key=lambda f: f is receiving):  # a sender's failure explains the receiver's
             error = future.exception()
             if error is not None:
-                raise WeightSyncError(f"sync of version {version} failed at {sides[future]}: {error}") from error
+                raise WeightSyncError(
+                    f"sync of version {version} failed at {sides[future]}: {error}{names and f' (still busy: {names})'}"
+                ) from error
         if stuck:
-            names = "; ".join(sides[future] for future in sides if future in stuck)
             raise WeightSyncError(
                 f"sync of version {version} did not end within {timeout_s:g} s (sync.timeout_s); still busy: {names}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import socket
+import os
 import threading
 import time
 
@@ -47,12 +47,9 @@ class LocalProcess(Process):
                 return
 
     def _listens(self) -> bool:
+        if self.spec.target:
+            return os.path.exists(self.address)  # connecting would be a client that says nothing
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if self.spec.target:
-                with socket.socket(socket.AF_UNIX) as probe:
-                    probe.settimeout(1.0)
-                    probe.connect(self.address)
-                return True
             connection = http.client.HTTPConnection("127.0.0.1", self.ports[0], timeout=1.0)
             with contextlib.closing(connection):
                 connection.request("GET", self.spec.health_path)

@@ -1,0 +1,73 @@
+"""The transports pass the suite, and the suite fails transports with planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+from areal_lit_transports.file import File
+from areal_lit_transports.memory import _SHELVES, Memory
+
+from areal_lit.testing.transport import check_transport
+
+
+def test_memory_conforms(tmp_path):
+    check_transport(Memory(), tmp_path)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_file_conforms(tmp_path, keep):
+    check_transport(File(directory=str(tmp_path), keep=keep), tmp_path)
+
+
+class DropsLast(Memory):
+    def send(self, source, buckets, rank):
+        super().send(source, buckets, rank)
+        shelf = _SHELVES[source.params["key"]]
+        shelf.num_tensors -= 1
+        shelf.items.pop()
+
+
+class SendsTwiceTheSame(Memory):
+    def send(self, source, buckets, rank):
+        super().send(source, buckets, rank)
+        shelf = _SHELVES[source.params["key"]]
+        if source.version == 3:
+            self.first = list(shelf.items)
+        elif source.version == 4:
+            shelf.items[:] = self.first
+
+
+class KeepsAliases(Memory):
+    def send(self, source, buckets, rank):
+        shelf = _SHELVES[source.params["key"]]
+        for bucket in buckets:
+            shelf.items.extend(bucket)
+        with shelf.changed:
+            shelf.changed.notify_all()
+
+
+class IgnoresManifest(Memory):
+    def send(self, source, buckets, rank):
+        shelf = _SHELVES[source.params["key"]]
+        for bucket in buckets:
+            with shelf.changed:
+                shelf.items += [(name, tensor.clone()) for name, tensor in bucket]
+                shelf.changed.notify_all()
+
+
+class ReceiverOfTheCore(Memory):
+    crosses_processes = True
+
+
+@pytest.mark.parametrize(
+    ("mutant", "rule"),
+    [
+        (DropsLast, "expected the tensors"),
+        (SendsTwiceTheSame, "differs from what was sent"),
+        (KeepsAliases, "differs from what was sent|must refuse"),
+        (IgnoresManifest, "must refuse weights"),
+        (ReceiverOfTheCore, "own environment"),
+    ],
+)
+def test_suite_fails_planted_bugs(tmp_path, mutant, rule):
+    with pytest.raises(AssertionError, match=rule):
+        check_transport(mutant(), tmp_path)

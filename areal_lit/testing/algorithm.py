@@ -48,8 +48,8 @@ def check_algorithm(
         check_weights(case)
         check_splits(case)
         check_order(case)
-        check_masked_values(case)
         check_excluded_samples(case)
+        check_masked_values(case)
         if not algorithm.offline:
             check_hostile_rewards(case)
     should_raise = not algorithm.offline and "policy" in algorithm.heads if raises_good is None else raises_good
@@ -94,8 +94,15 @@ def check_purity(case: AlgorithmCase) -> None:
 
 def check_weights(case: AlgorithmCase) -> None:
     """Weights exist, are finite, 0 where nothing is trained, and named so that fill can silence them."""
-    batch = case.packed(case.groups())
-    weighed = case.algorithm.weigh(case.algorithm.prepare(batch))
+    groups = case.groups()
+    _check_weights(case, groups)
+    if not case.algorithm.offline:
+        nothing = [replace(t, reward=None, unscored="broken") for t in groups[2].trajectories]
+        _check_weights(case, [replace(groups[2], trajectories=tuple(nothing))])
+
+
+def _check_weights(case: AlgorithmCase, groups: list[Group]) -> None:
+    weighed = case.algorithm.weigh(case.algorithm.prepare(case.packed(groups)))
     has_tokens_S = weighed.loss_tokens_S > 0
     trained = {
         "token": weighed["loss_mask"],

@@ -153,6 +153,8 @@ def _garbage_like(x: Tensor) -> Tensor:
 def assert_same(first: Result, second: Result, rule: str) -> None:
     for role, gradient in first.gradients.items():
         other = second.gradients[role]
+        finite = bool(torch.isfinite(gradient).all())
+        assert finite, f"the gradient of role {role!r} is not finite on a batch with groups of one and of equal rewards"
         scale = float(gradient.abs().max().clamp(min=1e-3))
         gap = float((gradient - other).abs().max()) / scale
         assert gap < 1e-5, f"{rule} (role {role!r}: relative gap {gap:.2g})"

@@ -101,7 +101,7 @@ class Plugins:
 
     def dotted(self, kind: str, name: str) -> str:
         """The dotted path for a short name or a dotted path."""
-        return name.replace(":", ".") if "." in name else self.find(kind, name).path
+        return name.replace(":", ".") if set(name) & set(".:") else self.find(kind, name).path
 
     def load(self, kind: str, name: str, *, base: type | None = None) -> type[Component]:
         """Import a component's class and check that it is one.

@@ -72,6 +72,8 @@ def _value(parameter: Parameter, shape: Shape, plugins: Plugins) -> str:
     else:
         value = "" if shape.form == "group" else describe(parameter.hint)
     default = "required" if parameter.is_required else f"default {_plain(parameter.default)}"
+    if shape.form == "group" and not parameter.is_required and parameter.default is not None:
+        default = "default as below"
     return f"{value} ({default})".strip()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.recipe_schema import describe
+from areal_lit.recipe_schema import admits_null, describe
 
 if TYPE_CHECKING:
     from areal_lit.recipe_resolver import Assignment
@@ -53,6 +53,8 @@ def _fits(hint: Any, value: Any) -> bool:
 
     if hint is Any or isinstance(hint, str):
         return True
+    if value is None:
+        return admits_null(hint)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=hint)
     try:

@@ -109,6 +109,14 @@ def _holds_classes(hint: Any) -> bool:
     return any(_shape(member).form != "leaf" for member in _members(hint))
 
 
+def admits_null(hint: Any) -> bool:
+    """Whether null may stand at a type."""
+    if typing.get_origin(hint) is Annotated:
+        return admits_null(typing.get_args(hint)[0])
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    return hint in (None, types.NoneType) or (is_union and any(admits_null(member) for member in typing.get_args(hint)))
+
+
 def describe(hint: Any) -> str:
     """A type in words, for errors: ``int or null``, ``one of 'constant', 'linear'``."""
     words = []
@@ -123,6 +131,6 @@ def describe(hint: Any) -> str:
             )
         else:
             words.append(str(member).replace("typing.", "").replace("collections.abc.", ""))
-    if typing.get_origin(hint) in (Union, types.UnionType) and types.NoneType in typing.get_args(hint):
+    if admits_null(hint):
         words.append("null")
     return " or ".join(words)

@@ -99,7 +99,7 @@ def _parsed(cls: type, canonical: Mapping[str, Any], notes: tuple[str, ...]) -> 
     parser.add_class_arguments(cls)
     try:
         parsed = parser.parse_object(canonical)
-        text = parser.dump(parsed, skip_none=False, skip_validation=True)
+        text = parser.dump(parsed, skip_unset=False, skip_validation=True)
     except (ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_plain(str(error))) from error
     return Recipe(config=parse_value(text), notes=notes, _parsed=parsed, _parser=parser)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from areal_lit.cli.hooks import markdown
+from areal_lit.cli.main import main
+from areal_lit.recipes import RecipeError, load, shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["'--help'", "'plugins'", "'plugins', '--json'", "'recipes'", "'plugins', '--hooks'"]
+)
+def test_quick_commands_import_neither_torch_nor_a_plugin(arguments: str) -> None:
+    code = (
+        "import sys; from areal_lit.cli.main import main; "
+        f"code = main([{arguments}]); "
+        "heavy = {name for name in sys.modules if name.split('.')[0] in ('torch', 'transformers', 'jsonargparse')}; "
+        "plugins = {n for n in sys.modules if n.startswith('areal_lit_') and not n.startswith('areal_lit_recipes')}; "
+        "sys.exit(f'{heavy} {plugins}' if heavy or plugins else code)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_plugins_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {tuple(row) for row in rows} == {("kind", "name", "distribution", "version", "help")}
+    grpo = next(row for row in rows if row["name"] == "grpo")
+    assert grpo["distribution"] == "areal-lit"
+    assert grpo["help"].startswith("Centre each reward on its group")
+
+
+def test_every_plugin_says_in_one_line_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plugins", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows if row["distribution"] == "areal-lit" and not row["help"]] == []
+
+
+def test_hooks_documentation_is_current() -> None:
+    written = (ROOT / "docs" / "hooks.md").read_text()
+    assert written == markdown(), "run `areal-lit plugins --hooks > docs/hooks.md`"
+
+
+def test_unknown_commands_and_bad_recipes_end_with_one_message_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fitt"]) == 2
+    assert "did you mean fit?" in capsys.readouterr().err
+    assert main(["fit"]) == 2
+    assert "no recipe is given" in capsys.readouterr().err
+    assert main(["fit", "--config", "quickstart", "--policy.optimizer.learning_rate=1"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("areal-lit fit: error: policy.optimizer.init_args.learning_rate: AdamW has no such key")
+    assert "Traceback" not in told
+    assert main(["validate", "--config"]) == 2
+
+
+def test_print_config_is_a_recipe_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "quickstart", "--max_steps", "3", "--print_config"]) == 0
+    first = capsys.readouterr().out
+    assert yaml.safe_load(first)["max_steps"] == 3
+    (tmp_path / "again.yaml").write_text(first)
+    assert main(["fit", f"--config={tmp_path / 'again.yaml'}", "--print_config"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_dropped_arguments_are_reported_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", "quickstart", "--algorithm", "sft", "--print_config"]) == 0
+    assert "note: algorithm.init_args.scale_by_std is dropped" in capsys.readouterr().err
+
+
+def test_validate_shows_what_would_start_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--config", "quickstart"]) == 0
+    assert "controller: this process" in capsys.readouterr().out
+
+
+def test_validate_and_fit_tell_every_broken_rule_and_start_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = ["--config", "quickstart", "--max_steps", "0", "--num_minibatches", "-1", "--rollout.max_staleness", "0",
+              "--sync.interval", "4"]  # fmt: skip
+    for command in ("validate", "fit"):
+        assert main([command, *broken]) == 1
+        told = capsys.readouterr().err
+        for rule in ("max_steps must be >= 1", "num_minibatches must be >= 1", "rollout.max_staleness 0 must be >="):
+            assert rule in told
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_recipe_resolves_and_has_a_headline(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = load(name)
+    assert trainer.config["algorithm"]["class_path"].count(".") >= 2
+    main(["recipes"])
+    assert any(
+        line.split(maxsplit=1)[0] == name and len(line.split()) > 3 for line in capsys.readouterr().out.splitlines()
+    )
+
+
+def test_load_takes_names_dictionaries_and_overrides() -> None:
+    trainer = load("quickstart", {"max_steps": 5}, overrides=["seed=3", "--policy.optimizer.lr=1e-3"])
+    assert (trainer.max_steps, trainer.seed) == (5, 3)
+    assert trainer.policy.optimizer is not None
+    assert trainer.policy.optimizer.lr == 1e-3
+    with pytest.raises(RecipeError, match="did you mean seed"):
+        load("quickstart", overrides=["sed=3"])
+
+
+def test_recipes_are_shown_and_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "show", "quickstart"]) == 0
+    assert "algorithm:" in capsys.readouterr().out
+    assert main(["recipes", "copy", "quickstart", "--directory", str(tmp_path)]) == 0
+    assert (tmp_path / "quickstart.yaml").read_text() == shipped()["quickstart"].read_text()
+    assert main(["recipes", "copy", "quickstart", "--directory", str(tmp_path)]) == 2
+    assert main(["recipes", "show", "quikstart"]) == 2
+    assert "did you mean quickstart?" in capsys.readouterr().err
+
+
+def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--rollout.sampling.temperature  a number (default 1.0)" in told
+    assert "--resume auto|PATH" in told
+    assert main(["fit", "--reward.help"]) == 0
+    assert "exact_match" in capsys.readouterr().out
+    assert main(["fit", "--policy.optimizer.help", "adamw"]) == 0
+    assert "--policy.optimizer.lr  a number (required)" in capsys.readouterr().out
+    assert main(["fit", "--policy.optimiser.help"]) == 2
+    assert "did you mean optimizer?" in capsys.readouterr().err

@@ -20,6 +20,10 @@ class Episode(Protocol):
     codec: TextCodec
 
     @property
+    def prompt_ids(self) -> IntArray:
+        """Tokens of the group's prompt as the codec encodes it, once for all its samples; read-only, [n]."""
+
+    @property
     def version(self) -> int:
         """Version of the weights the engine holds now."""
 

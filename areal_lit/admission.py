@@ -1,0 +1,224 @@
+"""Admission: which prompts run, which groups are ready, and when a step has what it waits for.
+
+Lives on the event loop alone, so it needs no locks; ``RolloutLoop`` is its face for the training thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+from areal_lit.contracts.data import Source
+from areal_lit.contracts.reward import Reward
+from areal_lit.contracts.workflow import Workflow
+from areal_lit.episodes import EpisodeServices, GroupPlan
+from areal_lit.failure_budget import FailureBudget
+from areal_lit.groups import FinishedGroup, GroupRunner
+from areal_lit.prompts import PromptStream
+from areal_lit.rollout_metrics import RolloutCounters
+from areal_lit.rollout_settings import Rollout
+from areal_lit.staleness import capacity, is_stale
+from areal_lit.types import Group, Prompt, Sampling
+from areal_lit.verdict import Verdict
+
+
+class Admission:
+    """Admits prompts while there is capacity, files finished groups, and hands them to steps.
+
+    Args:
+        on_failure: told what is to end the run.
+    """
+
+    def __init__(
+        self, settings: Rollout, *, stream: PromptStream, sources: Mapping[str, Source], services: EpisodeServices,
+        workflow: Workflow, reward: Reward | None, runner: GroupRunner, verdict: Verdict, deterministic: bool,
+        keep_finished: Callable[[], bool], on_failure: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._stream = stream
+        self._sources = sources
+        self._services = services
+        self._workflow = workflow
+        self._reward = reward
+        self._runner = runner
+        self._verdict = verdict
+        self._deterministic = deterministic
+        self._keep_finished = keep_finished
+        self._on_failure = on_failure
+        self._budget = FailureBudget(settings.failure_budget)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[int, Prompt] = {}
+        self._ready: list[tuple[Group, int | None]] = []
+        self._rejected_in_a_row: Counter[str] = Counter()
+        self._ordinal = itertools.count()
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_failed = False
+        self.is_open = False
+        self.num_consumed = 0
+        self.counters = RolloutCounters()
+        self.finished: deque[Group] = deque()
+
+    async def take(self, step: int) -> list[Group]:
+        """The groups of ``step``; fewer, or none, at the end of the data.
+
+        Waits for ``groups_per_step`` ready groups, and in deterministic mode for all that run. Raises RuntimeError
+        when none can come any more.
+        """
+        self.is_open = True
+        wanted = self._settings.groups_per_step
+        while True:
+            self._drop_stale(step)
+            if not self._deterministic or not self._running:
+                self.admit()
+            enough = len(self._ready) >= wanted
+            if not self._running or (enough and not self._deterministic):
+                if enough or self._stream.is_finished:
+                    return self._consume(min(wanted, len(self._ready)), step)
+                self._raise_closed(step)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def admit(self) -> None:
+        """Start a group per free place; none after a failure, the run is ending."""
+        room = 0 if self._has_failed else self._capacity()
+        while room > 0 and (prompt := self._stream.next()) is not None:
+            if not self._verdict.admits(prompt):
+                self._reject("rollout_admit")
+                continue
+            room -= 1
+            self._running[prompt.prompt_id] = prompt
+            task = asyncio.get_running_loop().create_task(self._run(prompt))
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+
+    def plan(
+        self, prompt: Prompt, source: Source, *, samples: int, sampling: Sampling, is_eval: bool = False
+    ) -> GroupPlan:
+        """How a prompt is rolled out, under a name that no other group of the run has."""
+        return GroupPlan(
+            prompt=prompt, name=f"{'eval-' if is_eval else ''}{prompt.prompt_id}.{next(self._ordinal)}",
+            workflow=source.workflow or self._workflow, reward=source.reward or self._reward, sampling=sampling,
+            samples=samples, is_eval=is_eval, services=self._services,
+        )  # fmt: skip
+
+    def pending(self) -> list[Prompt]:
+        """Prompts in flight or ready, in order of their ids."""
+        prompts = [*self._running.values(), *(group.prompt for group, _ in self._ready)]
+        return sorted(prompts, key=lambda prompt: prompt.prompt_id)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_ready(self) -> int:
+        return len(self._ready)
+
+    def describe(self) -> str:
+        """Where the rollouts stand, for error messages; an approximate view from any thread."""
+        running = list(self._running.values())
+        eldest = f" (the eldest: prompt {running[0].prompt_id} of {running[0].source})" if running else ""
+        return (
+            f"{len(self._ready)} groups are ready, {len(running)} running{eldest}, "
+            f"{self._rejected_in_a_row.total()} were rejected in a row, {self.num_consumed} consumed so far; "
+            f"the engine holds version {self._services.version}"
+        )
+
+    async def _run(self, prompt: Prompt) -> None:
+        source = self._sources[prompt.source]
+        sampling = source.sampling or self._settings.sampling
+        plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
+        finished = await self._runner.run(plan)
+        del self._running[prompt.prompt_id]
+        self._file(finished, needs_reward=plan.reward is not None)
+        if not self._deterministic:
+            self.admit()
+        self._wake()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """An exception in a group's task ends the run."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._has_failed = True
+            self._on_failure(error)
+
+    def _wake(self) -> None:
+        """Unblock ``take`` when it can go on: once per batch, not per group."""
+        enough = len(self._ready) >= self._settings.groups_per_step and not self._deterministic
+        if self._waiter is not None and not self._waiter.done() and (enough or not self._running):
+            self._waiter.set_result(None)
+
+    def _consume(self, count: int, step: int) -> list[Group]:
+        if self._deterministic:
+            self._ready.sort(key=lambda entry: entry[0].group_id)
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        self.num_consumed += count
+        self._rejected_in_a_row.clear()
+        self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
+        return [group for group, _ in taken]
+
+    def _is_stale(self, oldest: int | None, step: int) -> bool:
+        return is_stale(step=step, oldest_version=oldest, max_staleness=self._settings.max_staleness)
+
+    def _drop_stale(self, step: int) -> None:
+        """Ready groups too old for this step give their prompts back, to be rolled out again."""
+        if self._settings.stale_groups == "keep":
+            return
+        stale = [group for group, oldest in self._ready if self._is_stale(oldest, step)]
+        if stale:
+            self._ready = [entry for entry in self._ready if not self._is_stale(entry[1], step)]
+            self._stream.push_back(group.prompt for group in stale)
+            for _ in stale:
+                self._reject("stale")
+
+    def _capacity(self) -> int:
+        return capacity(
+            version=self._services.version, accepted=self.num_consumed + len(self._ready), running=len(self._running),
+            groups_per_step=self._settings.groups_per_step, max_staleness=self._settings.max_staleness,
+            max_concurrent=self._settings.concurrency,
+        )  # fmt: skip
+
+    def _file(self, finished: FinishedGroup, *, needs_reward: bool) -> None:
+        """Count a group and file it as ready or rejected."""
+        counters, group = self.counters, finished.group
+        counters.num_finished += 1
+        counters.num_retries += finished.num_retries
+        counters.num_failed += len(finished.failures)
+        counters.num_dropped += finished.num_dropped
+        if self._keep_finished():
+            self.finished.append(group)
+        self._spend(finished)
+        objection = self._verdict.objection(group, needs_reward=needs_reward)
+        if objection:
+            self._reject(objection)
+        else:
+            # groups turn out stale after they were accepted: only a batch that was consumed ends that row
+            self._rejected_in_a_row = Counter(stale=self._rejected_in_a_row["stale"])
+            self._ready.append((group, group.oldest_version))
+
+    def _spend(self, finished: FinishedGroup) -> None:
+        samples = self._settings.samples_per_group
+        self._budget.record(len(finished.failures), samples)
+        if finished.failures and (verdict := self._budget.exceeded(len(self._running) * samples)):
+            raise RuntimeError(
+                f"{verdict} (rollout.failure_budget); the last: {finished.failures[-1]}"
+            ) from finished.last_error
+
+    def _reject(self, reason: str) -> None:
+        self.counters.rejected[reason] += 1
+        self._rejected_in_a_row[reason] += 1
+        total = self._rejected_in_a_row.total()
+        if total >= self._settings.rejection_limit:
+            reasons = ", ".join(f"{name} {count}" for name, count in self._rejected_in_a_row.most_common() if count)
+            raise RuntimeError(
+                f"the last {total} groups were all rejected ({reasons}), so training would wait for ever; make the "
+                "task easier or harder, relax the filters, or raise rollout.max_rejected_groups"
+            )
+
+    def _raise_closed(self, step: int) -> None:
+        raise RuntimeError(
+            f"no group can be admitted for step {step} under rollout.max_staleness {self._settings.max_staleness}: "
+            f"{self.describe()}; sync weights more often or raise max_staleness"
+        )

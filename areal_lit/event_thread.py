@@ -1,0 +1,117 @@
+"""EventThread: an event loop with a thread of its own, and waits that end when the run fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class EventThread:
+    """Runs coroutines for other threads. After ``fail`` every current and future wait raises that error.
+
+    Args:
+        name: of the thread.
+        stop_timeout_s: for tasks to end when stopped.
+    """
+
+    def __init__(self, name: str, *, stop_timeout_s: float = 10.0) -> None:
+        self.name = name
+        self.stop_timeout_s = stop_timeout_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._failed: Future[None] = Future()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread; raises RuntimeError when it was started before."""
+        if self._thread is not None:
+            raise RuntimeError(f"the {self.name} thread was started before; make a new one")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self.name, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def run(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        *,
+        timeout_s: float,
+        what: str,
+        describe: Callable[[], str] | None = None,
+    ) -> T:
+        """The coroutine's result, computed on the event loop while this thread waits.
+
+        Raises what the coroutine or ``fail`` raised, or TimeoutError naming ``what`` (and what ``describe`` adds).
+        """
+        loop = self._loop
+        assert threading.current_thread() is not self._thread, f"{what} would wait for its own thread"
+        if self._failed.done() or loop is None or not self._is_alive():
+            coroutine.close()
+            self._raise_failure()
+            raise RuntimeError(f"cannot wait for {what}: the {self.name} thread does not run")
+        task: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            waited: list[Future[Any]] = [task, self._failed]
+            ended = wait(waited, timeout=timeout_s, return_when=FIRST_COMPLETED).done
+        finally:
+            if not task.done():
+                task.cancel()
+        if task.cancelled():
+            self._raise_failure()
+            if task in ended:
+                raise RuntimeError(f"the {self.name} thread was stopped while {what} was waited for")
+            detail = f"; {describe()}" if describe is not None else ""
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}{detail}")
+        return task.result()
+
+    def fail(self, error: BaseException) -> None:
+        """End every current and future wait with this error; the first one counts. For any thread."""
+        with self._lock:
+            if not self._failed.done():
+                self._failed.set_exception(error)
+            elif self._failed.exception() is not error:
+                logger.warning("after the first failure, another: %s: %s", type(error).__name__, error)
+
+    def stop(self) -> None:
+        """Cancel what runs and end the thread; idempotent."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        ending = asyncio.run_coroutine_threadsafe(self._cancel_all(), loop)
+        wait((ending,), timeout=self.stop_timeout_s)
+        if not ending.done():
+            logger.warning(
+                "tasks of the %s thread did not end within %g s of being cancelled", self.name, self.stop_timeout_s
+            )
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(self.stop_timeout_s)
+        if thread.is_alive():
+            logger.warning("the %s thread is blocked and was left behind: something on it does not yield", self.name)
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _raise_failure(self) -> None:
+        if self._failed.done():
+            self._failed.result()
+
+    @staticmethod
+    async def _cancel_all() -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

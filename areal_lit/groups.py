@@ -1,0 +1,144 @@
+"""GroupRunner: one prompt from its first request to a complete, scored group.
+
+Episodes of a group run at once and share their prompt's prefix. One that fails is retried, dropped, or ends the run,
+as the ``rollout_error`` hook says; none is ever turned into a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from areal_lit.episodes import GroupPlan, RolloutEpisode
+from areal_lit.rollout_settings import Rollout
+from areal_lit.types import Group, Trajectory
+
+ENGINE_GRACE_S = 0.5
+
+
+class FinishedGroup:
+    """A group with what was lost on the way. ``failures`` holds a sentence per sample that failed for good."""
+
+    __slots__ = ("failures", "group", "last_error", "num_dropped", "num_retries")
+
+    def __init__(self) -> None:
+        self.group: Group
+        self.failures: list[str] = []
+        self.last_error: BaseException | None = None
+        self.num_dropped = 0
+        self.num_retries = 0
+
+
+class GroupRunner:
+    """Runs groups on the event loop.
+
+    Args:
+        hooks: the plugin manager's hooks; ``rollout_error`` is asked.
+    """
+
+    def __init__(self, settings: Rollout, hooks: Any) -> None:
+        self._settings = settings
+        self._hooks = hooks
+
+    async def run(self, plan: GroupPlan) -> FinishedGroup:
+        """All episodes of one prompt, scored. Raises only what is to end the run."""
+        finished = FinishedGroup()
+        episodes = [self._episode(plan, sample, finished) for sample in range(plan.samples)]
+        results = await asyncio.gather(*episodes)
+        trajectories = [trajectory for result in results for trajectory in result]
+        if plan.reward is not None and trajectories:
+            trajectories = await self._score(plan, trajectories)
+        finished.group = Group(prompt=plan.prompt, trajectories=tuple(trajectories))
+        return finished
+
+    async def _episode(self, plan: GroupPlan, sample: int, finished: FinishedGroup) -> list[Trajectory]:
+        """One sample, tried until it succeeds or is given up; empty if dropped."""
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            attempt += 1
+            deadline = loop.time() + self._settings.episode_timeout_s
+            episode = RolloutEpisode(plan, sample=sample, attempt=attempt, deadline=deadline, loop=loop)
+            timeout = asyncio.timeout_at(deadline)
+            try:
+                async with timeout:
+                    result = await plan.workflow.run(plan.prompt, episode)
+                trajectories = _checked(plan, sample, result)
+            except Exception as error:  # noqa: BLE001 - a workflow is any code; rollout_error decides, failures are counted
+                if episode.fatal is not None:
+                    raise episode.fatal from None
+                if timeout.expired():
+                    error = self._timed_out(plan, sample, error)
+                if await self._should_retry(plan, error, attempt):
+                    finished.num_retries += 1
+                    continue
+                finished.last_error = error
+                finished.failures.append(f"{type(error).__name__}: {error}")
+                return [_lost(plan, sample, finished.failures[-1])] if plan.is_eval else []
+            if not trajectories:
+                finished.num_dropped += 1
+                return [_lost(plan, sample, "the workflow dropped the sample")] if plan.is_eval else []
+            return trajectories
+
+    def _timed_out(self, plan: GroupPlan, sample: int, cause: BaseException) -> TimeoutError:
+        error = TimeoutError(
+            f"sample {sample} of prompt {plan.prompt.prompt_id} ({plan.prompt.source} row {plan.prompt.row}) was not "
+            f"through {type(plan.workflow).__name__} after episode_timeout_s = {self._settings.episode_timeout_s:g}"
+        )
+        error.__cause__ = cause
+        return error
+
+    async def _should_retry(self, plan: GroupPlan, error: BaseException, attempt: int) -> bool:
+        decision = self._hooks.rollout_error(prompt=plan.prompt, error=error, attempt=attempt)
+        if decision == "raise":
+            raise error
+        if decision not in ("retry", "drop"):
+            raise ValueError(f"hook rollout_error must decide 'retry', 'drop' or 'raise', got {decision!r}")
+        if isinstance(error, ConnectionError):
+            # a dead engine fails every request at once; its watcher is about to say so, with exit code and log
+            await asyncio.sleep(ENGINE_GRACE_S * attempt)
+        return bool(decision == "retry")
+
+    async def _score(self, plan: GroupPlan, trajectories: list[Trajectory]) -> list[Trajectory]:
+        assert plan.reward is not None
+        score = plan.services.score
+        waiting = [i for i, t in enumerate(trajectories) if t.reward is None and not t.unscored]
+        if len(waiting) == len(trajectories):
+            return await score(plan.reward, trajectories)
+        if waiting:
+            scored = await score(plan.reward, [trajectories[i] for i in waiting])
+            for i, trajectory in zip(waiting, scored, strict=True):
+                trajectories[i] = trajectory
+        return trajectories
+
+
+def _checked(plan: GroupPlan, sample: int, result: Any) -> list[Trajectory]:
+    """A workflow's result as a list. Raises TypeError or ValueError naming the workflow for a malformed one."""
+    name = type(plan.workflow).__name__
+    trajectories = [] if result is None else list(result) if isinstance(result, list) else [result]
+    for i, trajectory in enumerate(trajectories):
+        if not isinstance(trajectory, Trajectory):
+            raise TypeError(
+                f"workflow {name} must return Trajectory, a list of them or None, got {type(trajectory).__name__}"
+            )
+        n = len(trajectory.token_ids)
+        if not n == len(trajectory.loss_mask) == len(trajectory.logprobs) == len(trajectory.versions):
+            raise ValueError(
+                f"workflow {name} returned {n} tokens with {len(trajectory.loss_mask)} loss_mask, "
+                f"{len(trajectory.logprobs)} logprobs and {len(trajectory.versions)} versions; all must be equally long"
+            )
+        if trajectory.sample != sample:
+            trajectories[i] = replace(trajectory, sample=sample)
+    return trajectories
+
+
+def _lost(plan: GroupPlan, sample: int, reason: str) -> Trajectory:
+    """Stands for an evaluation sample that does not exist, so that it is counted and not scored 0."""
+    return Trajectory(
+        token_ids=np.zeros(0, np.int64), loss_mask=np.zeros(0, np.bool_), logprobs=np.zeros(0, np.float32),
+        versions=np.zeros(0, np.int64), prompt=plan.prompt, sample=sample, unscored=reason,
+        temperature=plan.sampling.temperature,
+    )  # fmt: skip

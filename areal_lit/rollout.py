@@ -1,0 +1,181 @@
+"""RolloutLoop: rollouts as the training thread sees them.
+
+    stream --prompt--> admission --> GroupRunner (episodes, scores) --> Verdict --> ready --> next_batch
+                          ^ capacity (staleness.py)                        | rejected, counted
+
+All of it runs on one event loop with a thread of its own; the training thread only waits for it.
+Nothing is rolled out before the first ``next_batch``: by then the engine holds weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from areal_lit.admission import Admission
+from areal_lit.contracts.data import Source
+from areal_lit.contracts.filter import Filter
+from areal_lit.contracts.inference import InferenceBackend
+from areal_lit.contracts.reward import Reward
+from areal_lit.contracts.workflow import Workflow
+from areal_lit.episodes import EpisodeServices, ScoreFn
+from areal_lit.event_thread import EventThread
+from areal_lit.groups import GroupRunner
+from areal_lit.prompts import PromptStream
+from areal_lit.rollout_metrics import consumed_metrics
+from areal_lit.rollout_settings import Rollout, RolloutDefaults
+from areal_lit.text import TextCodec
+from areal_lit.types import Group, Metric, Prompt, Sampling
+from areal_lit.verdict import Verdict
+
+__all__ = ["Rollout", "RolloutDefaults", "RolloutLoop"]
+
+T = TypeVar("T")
+CALL_TIMEOUT_S = 60.0
+
+
+class RolloutLoop:
+    """The running rollouts of a run.
+
+    Args:
+        stream: of training prompts; the loop is its only reader.
+        sources: their own reward, workflow and sampling take precedence over those given here.
+        score: gives trajectories their rewards, or says why there is none; what it raises ends the run.
+        hooks: the plugin manager's hooks (``pm.hook``), with ``RolloutDefaults`` registered.
+        deterministic: admit only when a step waits and nothing runs; order groups by prompt id.
+        version: of the weights the engine will hold first.
+    """
+
+    def __init__(
+        self, settings: Rollout, *, stream: PromptStream, sources: Mapping[str, Source], backend: InferenceBackend,
+        codec: TextCodec, workflow: Workflow, score: ScoreFn, reward: Reward | None, filters: Sequence[Filter],
+        hooks: Any, seed: int, deterministic: bool, version: int = 0,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._stream = stream
+        self._thread = EventThread("rollout")
+        self._services = EpisodeServices(backend=backend, codec=codec, score=score, seed=seed, version=version)
+        self._runner = GroupRunner(settings, hooks)
+        verdict = Verdict(settings, filters=filters, hooks=hooks)
+        self._admission = Admission(
+            settings, stream=stream, sources=sources, services=self._services, workflow=workflow, reward=reward,
+            runner=self._runner, verdict=verdict, deterministic=deterministic,
+            keep_finished=lambda: bool(hooks.rollout_finish.get_hookimpls()), on_failure=self._thread.fail,
+        )  # fmt: skip
+        self._consumed_metrics: list[Metric] = []
+        self._deterministic = deterministic
+
+    def start(self) -> None:
+        """Start the event loop's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel what runs and end the thread; idempotent, bounded in time."""
+        self._thread.stop()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
+        """A coroutine's result, from the event loop. Raises what ``fail`` was given, or TimeoutError with ``what``."""
+        return self._thread.run(coroutine, timeout_s=timeout_s, what=what)
+
+    def fail(self, error: BaseException) -> None:
+        """End every current and future wait with this error. For any thread."""
+        self._thread.fail(error)
+
+    def next_batch(self, step: int) -> list[Group] | None:
+        """The groups that ``step`` trains on; fewer at the very end of the data, None after it.
+
+        Waits for ``groups_per_step`` groups; unblocked by the last of them, by the end of the data, or by ``fail``.
+        Raises RuntimeError when no group can come any more: the failure budget is spent, all are rejected, or
+        admission is closed at this version.
+        """
+        groups = self._thread.run(
+            self._admission.take(step),
+            timeout_s=self._settings.wait_timeout_s,
+            what=f"the {self._settings.groups_per_step} groups of step {step} (rollout.wait_timeout_s)",
+            describe=self._admission.describe,
+        )
+        self._consumed_metrics += consumed_metrics(groups, step, by_source=len(self._stream.source_names) > 1)
+        return groups or None
+
+    def set_version(self, version: int) -> None:
+        """The engine holds ``version`` now; admission grows with it."""
+
+        async def note() -> None:
+            self._services.version = version
+            if self._admission.is_open and not self._deterministic:
+                self._admission.admit()
+
+        self._call(note(), "the new version to be noted")
+
+    def evaluate(self, prompts: Sequence[tuple[Prompt, Source]], *, samples: int, sampling: Sampling) -> list[Group]:
+        """A group of ``samples`` trajectories per prompt, in order; never held back by staleness, never filtered.
+
+        An episode that fails for good is a trajectory without tokens that says so in ``unscored``.
+        """
+        settings = self._settings
+        rounds = -(-len(prompts) // settings.concurrency)
+        return self._thread.run(
+            self._evaluate(prompts, samples, sampling),
+            timeout_s=settings.wait_timeout_s + rounds * settings.max_attempts * settings.episode_timeout_s,
+            what=f"the evaluation of {len(prompts)} prompts",
+        )
+
+    def drain_finished(self) -> list[Group]:
+        """Groups completed since the last call, rejected ones too; gathered only for ``rollout_finish`` hooks."""
+        finished = self._admission.finished
+        return [finished.popleft() for _ in range(len(finished))]
+
+    def metrics(self) -> list[Metric]:
+        """``rollout/*`` since the last call."""
+
+        async def take() -> list[Metric]:
+            admission = self._admission
+            return admission.counters.take(running=admission.num_running, ready=admission.num_ready)
+
+        consumed, self._consumed_metrics = self._consumed_metrics, []
+        return [*consumed, *self._call(take(), "rollout counters")]
+
+    def pending(self) -> list[Prompt]:
+        """Prompts admitted and not consumed, in order of their ids. A checkpoint takes ``state_dict``, which holds them
+        in step with the stream: it moves on between two calls."""
+
+        async def look() -> list[Prompt]:
+            return self._admission.pending()
+
+        return self._call(look(), "pending prompts")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the data with what is pending, and how many groups were consumed: one consistent cut."""
+
+        async def look() -> dict[str, Any]:
+            return {
+                "stream": self._stream.state_dict(self._admission.pending()),
+                "num_consumed": self._admission.num_consumed,
+                "groups_per_step": self._settings.groups_per_step,
+            }
+
+        return self._call(look(), "the rollout state")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back ``state_dict`` before the first ``next_batch``: pending prompts run first, under their old ids."""
+        assert not self._admission.is_open, "rollouts run already; load before the first next_batch"
+        self._stream.load_state_dict(state["stream"])
+        # admission counts steps in groups: a run resumed with another groups_per_step goes on at the same step
+        steps, rest = divmod(int(state["num_consumed"]), int(state["groups_per_step"]))
+        self._admission.num_consumed = steps * self._settings.groups_per_step + rest
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        return self._thread.run(coroutine, timeout_s=CALL_TIMEOUT_S, what=what, describe=self._admission.describe)
+
+    async def _evaluate(
+        self, prompts: Sequence[tuple[Prompt, Source]], samples: int, sampling: Sampling
+    ) -> list[Group]:
+        places = asyncio.Semaphore(self._settings.concurrency)
+
+        async def run_one(prompt: Prompt, source: Source) -> Group:
+            async with places:
+                plan = self._admission.plan(prompt, source, samples=samples, sampling=sampling, is_eval=True)
+                return (await self._runner.run(plan)).group
+
+        return await asyncio.gather(*(run_one(prompt, source) for prompt, source in prompts))

@@ -1,0 +1,98 @@
+"""What rollouts report: counters of the event loop, and numbers of the groups a step consumed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from areal_lit.types import Group, Metric
+
+
+class RolloutCounters:
+    """Events since the last ``take``; only touched on the event loop."""
+
+    def __init__(self) -> None:
+        self.rejected: Counter[str] = Counter()
+        self.num_finished = 0
+        self.num_retries = 0
+        self.num_failed = 0
+        self.num_dropped = 0
+        self.num_stale_kept = 0
+
+    def take(self, *, running: int, ready: int) -> list[Metric]:
+        """Metrics since the last call; the counters start again."""
+        sums = {
+            "rollout/groups_finished": self.num_finished,
+            "rollout/retries": self.num_retries,
+            "rollout/failed_episodes": self.num_failed,
+            "rollout/dropped_episodes": self.num_dropped,
+            "rollout/stale_kept": self.num_stale_kept,
+            "rollout/rejected": self.rejected.total(),
+            **{f"rollout/rejected/{reason}": count for reason, count in sorted(self.rejected.items())},
+        }
+        metrics = [Metric(name=name, sum=float(value), reduction="sum") for name, value in sums.items()]
+        self.__init__()  # type: ignore[misc]
+        return [*metrics, Metric(name="rollout/running", sum=running), Metric(name="rollout/ready", sum=ready)]
+
+
+def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> list[Metric]:
+    """Numbers of the groups that ``step`` trains on.
+
+    ``rollout/staleness`` is the mean over generated tokens, ``rollout/reward`` over scored trajectories;
+    ``rollout/equal_rewards`` is the share of groups whose rewards are all the same: they give no group-relative signal.
+
+    Args:
+        by_source: also ``rollout/SOURCE/reward`` and ``rollout/SOURCE/length``.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    if not trajectories:
+        return []
+    versions = np.concatenate([t.versions for t in trajectories])
+    staleness = step - versions[versions >= 0]
+    rewards = [group.rewards for group in groups]
+    scored = [reward for of_group in rewards for reward in of_group]
+    length = float(np.concatenate([t.loss_mask for t in trajectories]).sum())
+    num = len(trajectories)
+    metrics = [
+        Metric(name="rollout/reward", sum=sum(scored), count=len(scored)),
+        Metric(
+            name="rollout/equal_rewards", sum=sum(len(r) > 0 and min(r) == max(r) for r in rewards), count=len(groups)
+        ),
+        Metric(name="rollout/length", sum=length, count=num),
+        Metric(name="rollout/truncated", sum=sum(t.stop_reason == "length" for t in trajectories), count=num),
+        Metric(name="rollout/unscored", sum=sum(bool(t.unscored) for t in trajectories), reduction="sum"),
+        Metric(name="rollout/staleness", sum=float(staleness.sum()), count=staleness.size),
+    ]
+    if staleness.size:
+        metrics.append(Metric(name="rollout/staleness_max", sum=float(staleness.max()), reduction="max"))
+    if by_source:
+        metrics += _source_metrics(groups)
+    return [*metrics, *_reported(groups)]
+
+
+def _source_metrics(groups: Sequence[Group]) -> list[Metric]:
+    sources: defaultdict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        sources[group.prompt.source].append(group)
+    metrics = []
+    for name, members in sorted(sources.items()):
+        rewards = [reward for group in members for reward in group.rewards]
+        lengths = [t.num_generated for group in members for t in group.trajectories]
+        metrics.append(Metric(name=f"rollout/{name}/reward", sum=sum(rewards), count=len(rewards)))
+        metrics.append(Metric(name=f"rollout/{name}/length", sum=sum(lengths), count=len(lengths)))
+    return metrics
+
+
+def _reported(groups: Sequence[Group]) -> list[Metric]:
+    """Parts of composite rewards and numbers of workflows and rewards: means over the trajectories having them."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for group in groups:
+        for trajectory in group.trajectories:
+            for prefix, values in (("reward", trajectory.reward_parts), ("metrics", trajectory.metrics)):
+                for key, value in values.items():
+                    sums[f"rollout/{prefix}/{key}"] += value
+                    counts[f"rollout/{prefix}/{key}"] += 1
+    return [Metric(name=name, sum=total, count=counts[name]) for name, total in sorted(sums.items())]

@@ -1,0 +1,115 @@
+"""Rollout: the settings of rollouts, and the default answer to a failed episode."""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+from areal_lit.hookspecs import hookimpl
+from areal_lit.types import Prompt, Sampling
+
+
+@final
+class Rollout:
+    """How many prompts and samples a step takes, how far they may run ahead, and what happens when they fail.
+
+    Args:
+        groups_per_step: prompts whose groups one training step consumes.
+        samples_per_group: episodes per prompt.
+        sampling: how tokens are drawn; a data source may bring its own.
+        max_staleness: a step trains on no token older than this many steps. 0 is synchronous.
+        max_concurrent: groups in flight at once; null derives (max_staleness + 1) * groups_per_step.
+        sync_mode: new weights ``interrupt`` running episodes, which go on under the new ones, or ``drain`` them first.
+        episode_timeout_s: from an episode's start to its end, reward excluded; then it has failed.
+        max_attempts: how often an episode is tried before it is dropped.
+        failure_budget: share of recent episodes that may fail for good before the run ends with an error.
+        partial_groups: ``drop`` groups of which samples failed or could not be scored, or ``train`` on the rest.
+        stale_groups: ``drop`` complete groups that grew too old (their prompt is rolled out again) or ``keep`` them.
+        max_rejected_groups: so many groups rejected in a row end the run with an error that names the reasons; null
+            derives 16 * groups_per_step, at least 64.
+        wait_timeout_s: a step whose groups take longer than this ends the run.
+        when_exhausted: when all examples were used, go on with the ``next_epoch`` or ``end`` the run.
+        num_epochs: passes over the data; null is one with ``end`` and endless with ``next_epoch``.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups_per_step: int,
+        samples_per_group: int,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        max_staleness: int = 1,
+        max_concurrent: int | None = None,
+        sync_mode: Literal["interrupt", "drain"] = "interrupt",
+        episode_timeout_s: float = 600.0,
+        max_attempts: int = 3,
+        failure_budget: float = 0.1,
+        partial_groups: Literal["drop", "train"] = "drop",
+        stale_groups: Literal["drop", "keep"] = "drop",
+        max_rejected_groups: int | None = None,
+        wait_timeout_s: float = 1800.0,
+        when_exhausted: Literal["next_epoch", "end"] = "next_epoch",
+        num_epochs: int | None = None,
+    ) -> None:
+        for name, value, ok, rule in (
+            ("groups_per_step", groups_per_step, groups_per_step >= 1, ">= 1"),
+            ("samples_per_group", samples_per_group, samples_per_group >= 1, ">= 1"),
+            ("max_staleness", max_staleness, max_staleness >= 0, ">= 0"),
+            ("max_concurrent", max_concurrent, max_concurrent is None or max_concurrent >= 1, ">= 1 or null (derived)"),
+            ("episode_timeout_s", episode_timeout_s, episode_timeout_s > 0, "> 0"),
+            ("max_attempts", max_attempts, max_attempts >= 1, ">= 1"),
+            ("failure_budget", failure_budget, 0 <= failure_budget <= 1, "a share in [0, 1]"),
+            ("max_rejected_groups", max_rejected_groups, max_rejected_groups is None or max_rejected_groups >= 1,
+             ">= 1 or null (derived)"),
+            ("wait_timeout_s", wait_timeout_s, wait_timeout_s > 0, "> 0"),
+            ("num_epochs", num_epochs, num_epochs is None or num_epochs >= 1, ">= 1 or null"),
+        ):  # fmt: skip
+            if not ok:
+                raise ValueError(f"rollout.{name} must be {rule}, got {value}")
+        self.groups_per_step = groups_per_step
+        self.samples_per_group = samples_per_group
+        self.sampling = sampling
+        self.max_staleness = max_staleness
+        self.max_concurrent = max_concurrent
+        self.sync_mode = sync_mode
+        self.episode_timeout_s = episode_timeout_s
+        self.max_attempts = max_attempts
+        self.failure_budget = failure_budget
+        self.partial_groups = partial_groups
+        self.stale_groups = stale_groups
+        self.max_rejected_groups = max_rejected_groups
+        self.wait_timeout_s = wait_timeout_s
+        self.when_exhausted = when_exhausted
+        self.num_epochs = num_epochs
+
+    @property
+    def concurrency(self) -> int:
+        """Groups in flight at once."""
+        return self.max_concurrent or (self.max_staleness + 1) * self.groups_per_step
+
+    @property
+    def rejection_limit(self) -> int:
+        """Groups rejected in a row that end the run."""
+        return self.max_rejected_groups or max(64, 16 * self.groups_per_step)
+
+    @property
+    def epochs(self) -> int | None:
+        """Passes over the data, for the prompt stream; None is endless."""
+        if self.num_epochs is None and self.when_exhausted == "end":
+            return 1
+        return self.num_epochs
+
+
+class RolloutDefaults:
+    """The core's own answer to ``rollout_error``, asked last.
+
+    Args:
+        settings: whose ``max_attempts`` counts.
+    """
+
+    def __init__(self, settings: Rollout) -> None:
+        self.settings = settings
+
+    @hookimpl(trylast=True)
+    def rollout_error(self, prompt: Prompt, error: BaseException, attempt: int) -> Literal["retry", "drop", "raise"]:
+        """Retry up to ``max_attempts``, then drop; the loop itself watches the failure budget."""
+        return "retry" if attempt < self.settings.max_attempts else "drop"

@@ -1,0 +1,585 @@
+"""The rollout loop on a scripted engine: admission, groups, retries, ends and resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pluggy
+import pytest
+from areal_lit_filters.equal_rewards import EqualRewards
+from areal_lit_workflows.single_turn import SingleTurn
+
+from areal_lit.contracts import (
+    Filter,
+    InferenceBackend,
+    Process,
+    ProcessDied,
+    ProcessSpec,
+    Reward,
+    Source,
+    Workflow,
+)
+from areal_lit.hookspecs import HookSpecs, hookimpl
+from areal_lit.prompts import PromptStream
+from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
+from areal_lit.text import TextCodec
+from areal_lit.types import (
+    Completion,
+    Example,
+    GenerateRequest,
+    Group,
+    ModelSpec,
+    Prompt,
+    Sampling,
+    Trajectory,
+    WeightSource,
+)
+
+
+class LetterCodec(TextCodec):
+    """Letters are tokens; counts how often a prompt was encoded."""
+
+    def __init__(self) -> None:
+        super().__init__(ModelSpec(path="letters"))
+        self.num_encoded = 0
+
+    def encode(self, text: str) -> np.ndarray:
+        self.num_encoded += 1
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+    def decode(self, token_ids: np.ndarray) -> str:
+        return bytes(token_ids.astype(np.uint8)).decode()
+
+
+class ScriptedEngine(InferenceBackend):
+    """Answers with three tokens at the version it holds, unless ``answer`` says otherwise."""
+
+    def __init__(self, answer: Callable[[GenerateRequest, int], Any] | None = None) -> None:
+        self.answer = answer
+        self.version = 0
+        self.requests: list[GenerateRequest] = []
+
+    def processes(self, spec: ModelSpec, *, seed: int, deterministic: bool) -> Sequence[ProcessSpec]:
+        return ()
+
+    async def connect(self, processes: Sequence[Process]) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.requests.append(request)
+        count = len(self.requests)
+        await asyncio.sleep(0)
+        if self.answer is not None:
+            answer = self.answer(request, count)
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer is not None:
+                return answer
+        return completion("abc", version=self.version)
+
+    async def update_weights(self, source: WeightSource) -> None:
+        self.version = source.version
+
+    async def pause(self, mode: str) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Nothing(Reward):
+    def score(self, trajectory: Trajectory) -> float:
+        return 0.0
+
+
+def completion(text: str, *, version: int = 0, stop_reason: Any = "stop") -> Completion:
+    n = len(text)
+    return Completion(
+        token_ids=np.frombuffer(text.encode(), np.uint8).astype(np.int64), logprobs=np.full(n, -1.0, np.float32),
+        versions=np.full(n, version, np.int64), stop_reason=stop_reason,
+    )  # fmt: skip
+
+
+async def by_sample(reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
+    """The reward is the sample's index."""
+    return [replace(t, reward=float(t.sample)) for t in trajectories]
+
+
+def source(num: int, **keywords: Any) -> Source:
+    return Source(examples=[Example(prompt=f"p{i}", fields={"row": i}) for i in range(num)], **keywords)
+
+
+Make = Callable[..., RolloutLoop]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Builds and starts loops, and ends them."""
+    loops: list[RolloutLoop] = []
+
+    def build(
+        settings: Rollout, *, engine: InferenceBackend | None = None, sources: dict[str, Source] | None = None,
+        plugins: Sequence[object] = (), shuffle: bool = False, **keywords: Any,
+    ) -> RolloutLoop:  # fmt: skip
+        manager = pluggy.PluginManager("areal_lit")
+        manager.add_hookspecs(HookSpecs)
+        for plugin in (RolloutDefaults(settings), *plugins):
+            manager.register(plugin)
+        sources = sources or {"data": source(100)}
+        values: dict[str, Any] = {
+            "backend": engine or ScriptedEngine(), "codec": LetterCodec(), "workflow": SingleTurn(), "score": by_sample,
+            "reward": Nothing(), "filters": (), "seed": 7, "deterministic": False,
+        }  # fmt: skip
+        values.update(keywords)
+        stream = PromptStream(sources, seed=7, shuffle=shuffle, num_epochs=settings.epochs)
+        loop = RolloutLoop(settings, stream=stream, sources=sources, hooks=manager.hook, **values)
+        loops.append(loop)
+        loop.start()
+        return loop
+
+    yield build
+    for loop in loops:
+        loop.stop()
+
+
+def settings(**keywords: Any) -> Rollout:
+    values: dict[str, Any] = {"groups_per_step": 4, "samples_per_group": 2, "max_staleness": 0, "wait_timeout_s": 20.0}
+    return Rollout(**{**values, **keywords})
+
+
+def ids(groups: list[Group] | None) -> list[int]:
+    assert groups is not None
+    return [group.group_id for group in groups]
+
+
+def values(loop: RolloutLoop) -> dict[str, float]:
+    return {metric.name: metric.value for metric in loop.metrics()}
+
+
+def run_steps(loop: RolloutLoop, engine: ScriptedEngine, steps: range) -> list[list[Group]]:
+    batches = []
+    for step in steps:
+        batch = loop.next_batch(step)
+        assert batch is not None
+        batches.append(batch)
+        engine.version = step + 1
+        loop.set_version(step + 1)
+    return batches
+
+
+def test_group_has_every_sample_scored_and_shares_its_prefix(make: Make) -> None:
+    engine, codec = ScriptedEngine(), LetterCodec()
+    loop = make(settings(), engine=engine, codec=codec)
+    batch = loop.next_batch(0)
+    assert ids(batch) == [0, 1, 2, 3]
+    first = batch[0]
+    assert [t.reward for t in first.trajectories] == [0.0, 1.0]
+    assert [t.text for t in first.trajectories] == ["abc", "abc"]
+    trajectory = first.trajectories[1]
+    assert trajectory.token_ids.tolist() == [*b"p0abc"]
+    assert trajectory.loss_mask.tolist() == [False, False, True, True, True]
+    assert trajectory.logprobs.tolist() == [0, 0, -1, -1, -1]
+    assert trajectory.versions.tolist() == [-1, -1, 0, 0, 0]
+    assert codec.num_encoded == 4, "one encoding per group"
+    assert len({r.request_id for r in engine.requests}) == len({r.seed for r in engine.requests}) == 8
+    assert Counter(r.prefix_group for r in engine.requests).most_common()[0][1] == 2
+
+
+def test_nothing_is_generated_before_the_first_batch_is_asked_for(make: Make) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(), engine=engine)
+    loop.set_version(0)
+    assert loop.pending() == []
+    assert engine.requests == []
+
+
+def test_admission_runs_ahead_by_max_staleness_and_no_further(make: Make) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(max_staleness=2), engine=engine)
+    for batch, step in zip(run_steps(loop, engine, range(6)), range(6), strict=True):
+        assert ids(batch) == list(range(4 * step, 4 * step + 4))
+        assert all(step - g.oldest_version <= 2 for g in batch if g.oldest_version is not None)
+    assert max(p.prompt_id for p in loop.pending()) < 4 * (6 + 2 + 1)
+
+
+def test_closed_admission_is_an_error_that_names_the_version(make: Make) -> None:
+    loop = make(settings())
+    loop.next_batch(0)
+    with pytest.raises(RuntimeError, match=r"no group can be admitted for step 1.*version 0"):
+        loop.next_batch(1)
+
+
+def test_interrupted_generation_goes_on_with_the_remaining_budget(make: Make) -> None:
+    def answer(request: GenerateRequest, count: int) -> Completion:
+        version = len(request.token_ids) - 2
+        budget = request.sampling.max_new_tokens
+        if budget == 1:
+            return completion("z", version=version, stop_reason="length")
+        return completion("" if count == 2 else "xy", version=version, stop_reason="interrupted")
+
+    engine = ScriptedEngine(answer)
+    recipe = settings(groups_per_step=1, samples_per_group=1, sampling=Sampling(max_new_tokens=5))
+    trajectory = make(recipe, engine=engine).next_batch(0)[0].trajectories[0]
+    assert trajectory.text == "xyxyz"
+    assert trajectory.versions.tolist() == [-1, -1, 0, 0, 2, 2, 4]
+    assert trajectory.stop_reason == "length"
+    assert [r.sampling.max_new_tokens for r in engine.requests] == [5, 3, 3, 1]
+    assert len({r.request_id for r in engine.requests}) == 1
+    assert len({r.seed for r in engine.requests}) == 3, "a part draws other numbers than the one before it"
+
+
+def test_interruption_at_the_very_end_of_the_budget_is_a_length_stop(make: Make) -> None:
+    engine = ScriptedEngine(lambda request, count: completion("xy", stop_reason="interrupted"))
+    recipe = settings(groups_per_step=1, samples_per_group=1, sampling=Sampling(max_new_tokens=2))
+    assert make(recipe, engine=engine).next_batch(0)[0].trajectories[0].stop_reason == "length"
+    assert len(engine.requests) == 1
+
+
+def test_engine_that_only_interrupts_meets_the_deadline(make: Make) -> None:
+    engine = ScriptedEngine(lambda request, count: completion("", stop_reason="interrupted"))
+    recipe = settings(episode_timeout_s=0.02, max_attempts=1, failure_budget=0.0)
+    with pytest.raises(RuntimeError, match=r"failure_budget.*episode_timeout_s"):
+        make(recipe, engine=engine).next_batch(0)
+
+
+def test_failed_episode_is_retried_with_its_seed_and_another_request_id(make: Make) -> None:
+    def answer(request: GenerateRequest, count: int) -> None:
+        if count == 1:
+            raise OSError("hiccup")
+
+    engine = ScriptedEngine(answer)
+    loop = make(settings(), engine=engine)
+    assert len(loop.next_batch(0)) == 4
+    again = [r for r in engine.requests if r.seed == engine.requests[0].seed]
+    assert len(again) == 2
+    assert again[0].request_id != again[1].request_id
+    assert values(loop)["rollout/retries"] == 1
+
+
+def bad_row(row: int) -> Callable[[GenerateRequest, int], None]:
+    def answer(request: GenerateRequest, count: int) -> None:
+        if request.token_ids.tolist() == [*f"p{row}".encode()]:
+            raise ValueError("prompt too long")
+
+    return answer
+
+
+def test_prompt_that_always_fails_is_dropped_and_counted(make: Make) -> None:
+    loop = make(settings(), engine=ScriptedEngine(bad_row(2)))
+    assert ids(loop.next_batch(0)) == [0, 1, 3, 4]
+    numbers = values(loop)
+    assert numbers["rollout/failed_episodes"] == 2
+    assert numbers["rollout/retries"] == 4
+    assert numbers["rollout/rejected/failed"] == 1
+
+
+def test_everything_failing_ends_the_run_with_the_cause(make: Make) -> None:
+    def answer(request: GenerateRequest, count: int) -> None:
+        raise ValueError("no such model")
+
+    with pytest.raises(RuntimeError, match=r"failed for good.*no such model") as caught:
+        make(settings(), engine=ScriptedEngine(answer)).next_batch(0)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_rollout_error_hook_decides_before_the_default(make: Make) -> None:
+    class Strict:
+        @hookimpl
+        def rollout_error(self, error: BaseException) -> str:
+            return "raise"
+
+    with pytest.raises(ValueError, match="prompt too long"):
+        make(settings(), engine=ScriptedEngine(bad_row(0)), plugins=[Strict()]).next_batch(0)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("drop", [1, 2, 3, 4]), ("train", [0, 1, 2, 3])])
+def test_partial_groups_follow_the_policy(make: Make, policy: str, expected: list[int]) -> None:
+    async def score(reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
+        return [
+            replace(t, unscored="timeout") if t.prompt.prompt_id == 0 and t.sample == 0 else replace(t, reward=1.0)
+            for t in trajectories
+        ]
+
+    batch = make(settings(partial_groups=policy), score=score).next_batch(0)
+    assert ids(batch) == expected
+    assert [t.unscored for t in batch[0].trajectories if t.unscored] == ["timeout"] * (policy == "train")
+
+
+def test_failing_score_ends_the_run(make: Make) -> None:
+    async def score(reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
+        raise LookupError("the pool is gone")
+
+    with pytest.raises(LookupError, match="the pool is gone"):
+        make(settings(), score=score).next_batch(0)
+
+
+def test_workflow_that_scores_itself_cannot_swallow_a_failing_score_by_retry(make: Make) -> None:
+    class Scores(Workflow):
+        async def run(self, prompt: Prompt, episode: Any) -> Trajectory:
+            return await episode.score(episode.trajectory(prompt, episode.prompt_ids, completion("x")))
+
+    async def score(reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
+        raise LookupError("the pool is gone")
+
+    with pytest.raises(LookupError, match="the pool is gone"):
+        make(settings(), score=score, workflow=Scores()).next_batch(0)
+
+
+def test_filters_reject_count_and_replace(make: Make) -> None:
+    class EvenRows(Filter):
+        def accept(self, group: Group) -> bool:
+            return group.prompt.row % 2 == 0
+
+    loop = make(settings(), filters=[EqualRewards(), EvenRows()])
+    assert ids(loop.next_batch(0)) == [0, 2, 4, 6]
+    numbers = values(loop)
+    assert numbers["rollout/rejected/even_rows"] >= 3
+    assert "rollout/rejected/equal_rewards" not in numbers
+
+
+def test_zero_acceptance_ends_the_run_and_names_the_reasons(make: Make) -> None:
+    loop = make(settings(max_rejected_groups=9, samples_per_group=1), filters=[EqualRewards()])
+    with pytest.raises(RuntimeError, match=r"last 9 groups were all rejected \(equal_rewards 9\)"):
+        loop.next_batch(0)
+
+
+def test_engine_that_reports_old_versions_for_ever_ends_the_run(make: Make) -> None:
+    loop = make(settings(max_rejected_groups=20))
+    loop.next_batch(0)
+    loop.set_version(1)
+    with pytest.raises(RuntimeError, match=r"last 20 groups were all rejected \(stale 20\)"):
+        loop.next_batch(1)
+
+
+def test_veto_hooks_are_all_heard_and_slow_ones_named_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[int] = []
+
+    class Slow:
+        @hookimpl
+        def rollout_admit(self, prompt: Prompt) -> bool:
+            heard.append(prompt.prompt_id)
+            end = asyncio.get_running_loop().time() + 0.006
+            while asyncio.get_running_loop().time() < end:
+                pass
+            return prompt.prompt_id != 1
+
+    class Judge:
+        @hookimpl
+        def rollout_admit(self, prompt: Prompt) -> bool:
+            return prompt.prompt_id != 0
+
+        @hookimpl
+        def group_ready(self, group: Group) -> bool | None:
+            return False if group.group_id == 3 else None
+
+    with caplog.at_level(logging.WARNING):
+        loop = make(settings(), plugins=[Slow(), Judge()])
+        assert ids(loop.next_batch(0)) == [2, 4, 5, 6]
+    assert heard[:2] == [0, 1]
+    assert len([r for r in caplog.records if "rollout_admit" in r.message]) == 1
+    numbers = values(loop)
+    assert numbers["rollout/rejected/rollout_admit"] == 2
+    assert numbers["rollout/rejected/group_ready"] == 1
+
+
+def straggling(row: int, release: asyncio.Event) -> Callable[[GenerateRequest, int], Any]:
+    async def wait() -> Completion:
+        await release.wait()
+        return completion("old", version=0)
+
+    def answer(request: GenerateRequest, count: int) -> Any:
+        return wait() if request.token_ids.tolist() == [*f"p{row}".encode()] and not release.is_set() else None
+
+    return answer
+
+
+@pytest.mark.parametrize("policy", ["drop", "keep"])
+def test_straggler_that_grew_too_old_is_rolled_out_again_or_kept(make: Make, policy: str) -> None:
+    release = asyncio.Event()
+    engine = ScriptedEngine(straggling(0, release))
+    loop = make(settings(max_staleness=1, stale_groups=policy), engine=engine)
+    first = run_steps(loop, engine, range(3))
+    assert 0 not in [i for batch in first for i in ids(batch)]
+
+    async def let_go() -> None:
+        release.set()
+        await asyncio.sleep(0.05)
+
+    loop.run(let_go(), timeout_s=5, what="the release")
+    rest = run_steps(loop, engine, range(3, 6))
+    consumed = [g for batch in [*first, *rest] for g in batch]
+    assert [g.group_id for g in consumed].count(0) == 1
+    age = {g.group_id: s - g.oldest_version for s, b in enumerate([*first, *rest]) for g in b}[0]
+    numbers = values(loop)
+    if policy == "drop":
+        assert age <= 1
+        assert numbers["rollout/rejected/stale"] == 1
+    else:
+        assert age >= 3
+        assert numbers["rollout/stale_kept"] == 1
+
+
+def test_surplus_is_kept_for_the_next_step(make: Make) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(max_staleness=1), engine=engine)
+    consumed = [i for batch in run_steps(loop, engine, range(5)) for i in ids(batch)]
+    assert sorted(consumed) == list(range(20))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_data_that_ends_gives_a_last_smaller_batch_and_then_none(make: Make, deterministic: bool) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(num_epochs=2), engine=engine, sources={"data": source(5)}, deterministic=deterministic)
+    assert [len(b) for b in run_steps(loop, engine, range(3))] == [4, 4, 2]
+    assert loop.next_batch(3) is None
+    assert loop.next_batch(3) is None
+
+
+def test_deterministic_mode_orders_by_prompt_and_admits_only_for_a_waiting_step(make: Make) -> None:
+    async def later(request: GenerateRequest) -> None:
+        await asyncio.sleep(0.01 * (9 - request.token_ids[1] % 9))
+
+    engine = ScriptedEngine(lambda request, count: later(request))
+    loop = make(settings(), engine=engine, deterministic=True)
+    for step in range(2):
+        assert ids(loop.next_batch(step)) == list(range(4 * step, 4 * step + 4))
+        engine.version = step + 1
+        loop.set_version(step + 1)
+        assert loop.pending() == []
+
+
+def test_resume_loses_and_repeats_nothing(make: Make) -> None:
+    sources = {"a": source(7), "b": source(5, weight=0.5)}
+    engine = ScriptedEngine()
+    recipe = settings(max_staleness=2, when_exhausted="end")
+    loop = make(recipe, engine=engine, sources=sources, shuffle=True)
+    before = [(g.group_id, g.prompt.source, g.prompt.row) for b in run_steps(loop, engine, range(2)) for g in b]
+    state = json.loads(json.dumps(loop.state_dict()))
+    assert [place[0] for place in state["stream"]["returned"]] == [p.prompt_id for p in loop.pending()]
+    loop.stop()
+
+    again = make(recipe, engine=engine, sources=sources, shuffle=True, version=2)
+    again.load_state_dict(state)
+    after = [(g.group_id, g.prompt.source, g.prompt.row) for g in again.next_batch(2)]
+    assert again.next_batch(3) is None
+    assert sorted(i for i, _, _ in before + after) == list(range(12))
+    assert len({(name, row) for _, name, row in before + after}) == 12
+
+
+def test_resume_with_other_groups_per_step_goes_on_at_the_same_step(make: Make) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(), engine=engine)
+    run_steps(loop, engine, range(3))
+    again = make(settings(groups_per_step=2), engine=engine, version=3)
+    again.load_state_dict(loop.state_dict())
+    assert ids(again.next_batch(3)) == [12, 13]
+
+
+def never() -> Callable[[GenerateRequest, int], Any]:
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    return lambda request, count: wait()
+
+
+def test_failure_told_by_a_watcher_ends_the_wait(make: Make) -> None:
+    loop = make(settings(), engine=ScriptedEngine(never()))
+    timer = threading.Timer(0.05, lambda: loop.fail(ProcessDied("engine-0 died")))
+    timer.start()
+    with pytest.raises(ProcessDied, match="engine-0 died"):
+        loop.next_batch(0)
+    timer.join()
+    with pytest.raises(ProcessDied):
+        loop.pending()
+
+
+def test_wait_ends_at_its_deadline_and_says_where_things_stand(make: Make) -> None:
+    loop = make(settings(wait_timeout_s=0.05), engine=ScriptedEngine(never()))
+    with pytest.raises(TimeoutError, match=r"groups of step 0.*0 groups are ready, 4 running"):
+        loop.next_batch(0)
+
+
+def test_stopped_loop_refuses_to_wait(make: Make) -> None:
+    loop = make(settings())
+    loop.stop()
+    loop.stop()
+    with pytest.raises(RuntimeError, match="does not run"):
+        loop.next_batch(0)
+
+
+def test_evaluation_is_not_held_back_and_counts_failures_as_unscored(make: Make) -> None:
+    loop = make(settings(max_attempts=1), engine=ScriptedEngine(bad_row(1)), filters=[EqualRewards()])
+    loop.next_batch(0)
+    of = source(9)
+    prompts = [
+        (Prompt(prompt_id=i, source="eval", row=i, epoch=0, example=of.examples[i]), of) for i in (3, 1, 0)
+    ]  # fmt: skip
+    groups = loop.evaluate(prompts, samples=3, sampling=Sampling(max_new_tokens=8, temperature=0.0))
+    assert ids(groups) == [3, 1, 0]
+    assert [len(g.trajectories) for g in groups] == [3, 3, 3]
+    assert groups[0].rewards == (0.0, 1.0, 2.0)
+    assert groups[1].rewards == ()
+    assert "prompt too long" in groups[1].trajectories[0].unscored
+    assert groups[0].trajectories[0].temperature == 0.0
+
+
+def test_source_brings_its_own_workflow_reward_and_sampling(make: Make) -> None:
+    class Never(Workflow):
+        async def run(self, prompt: Prompt, episode: Any) -> None:
+            return None
+
+    engine = ScriptedEngine()
+    sources = {
+        "own": source(50, sampling=Sampling(max_new_tokens=9, temperature=0.5)),
+        "dropped": source(50, workflow=Never()),
+    }
+    loop = make(settings(), engine=engine, sources=sources)
+    batch = loop.next_batch(0)
+    assert {g.prompt.source for g in batch} == {"own"}
+    assert {t.temperature for g in batch for t in g.trajectories} == {0.5}
+    assert {r.sampling.max_new_tokens for r in engine.requests} == {9}
+    numbers = values(loop)
+    assert numbers["rollout/dropped_episodes"] >= 6
+    assert numbers["rollout/own/reward"] == 0.5
+
+
+def test_metrics_are_exact_and_start_again(make: Make) -> None:
+    engine = ScriptedEngine(lambda request, count: completion("ab", stop_reason="length"))
+    loop = make(settings(max_staleness=1), engine=engine)
+    run_steps(loop, engine, range(2))
+    numbers = values(loop)
+    assert numbers["rollout/reward"] == 0.5
+    assert numbers["rollout/length"] == 2
+    assert numbers["rollout/truncated"] == 1
+    assert numbers["rollout/staleness_max"] == 1
+    assert numbers["rollout/equal_rewards"] == 0
+    assert "rollout/reward" not in values(loop)
+
+
+def test_finished_groups_are_gathered_for_hooks_only(make: Make) -> None:
+    class Listener:
+        @hookimpl
+        def rollout_finish(self, trainer: Any, group: Group) -> None: ...
+
+    quiet, heard = make(settings()), make(settings(), plugins=[Listener()])
+    quiet.next_batch(0)
+    heard.next_batch(0)
+    assert quiet.drain_finished() == []
+    assert sorted(ids(heard.drain_finished())) == [0, 1, 2, 3]
+    assert heard.drain_finished() == []
+
+
+def test_malformed_completion_is_the_engines_error(make: Make) -> None:
+    broken = Completion(
+        token_ids=np.zeros(3, np.int64), logprobs=np.zeros(2, np.float32), versions=np.zeros(3, np.int64),
+        stop_reason="stop",
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="ScriptedEngine returned 3 tokens, 2 log-probs, 3 versions"):
+        make(settings(max_attempts=1), engine=ScriptedEngine(lambda request, count: broken)).next_batch(0)

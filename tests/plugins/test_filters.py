@@ -1,0 +1,54 @@
+"""Filters judge raw rewards of scored members only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from areal_lit_filters.equal_rewards import EqualRewards
+from areal_lit_filters.success_rate import SuccessRate
+
+from areal_lit.types import Example, Group, Prompt, Trajectory
+
+
+def group(*rewards: float | None) -> Group:
+    prompt = Prompt(prompt_id=0, source="a", row=0, epoch=0, example=Example(prompt="x"))
+    empty = np.zeros(0, np.int64)
+    return Group(
+        prompt=prompt,
+        trajectories=tuple(
+            Trajectory(
+                token_ids=empty, loss_mask=empty.astype(bool), logprobs=empty.astype(np.float32), versions=empty,
+                prompt=prompt, reward=reward, unscored="" if reward is not None else "timeout", sample=sample,
+            )
+            for sample, reward in enumerate(rewards)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rewards", "accepted"),
+    [
+        ((0.0, 1.0), True), ((1.0, 1.0, 1.0), False), ((0.0, None), False), ((None, None), False), ((), False),
+        ((0.5,), False), ((0.1 + 0.2, 0.3), False), ((1.0, 1.0, 2.0, None), True),
+    ],
+)  # fmt: skip
+def test_equal_rewards(rewards: tuple[float | None, ...], accepted: bool) -> None:
+    assert EqualRewards().accept(group(*rewards)) is accepted
+
+
+@pytest.mark.parametrize(
+    ("rewards", "accepted"),
+    [
+        ((1.0, 0.0, 0.0, 0.0), True), ((0.0, 0.0, 0.0, 0.0), False), ((1.0, 1.0, 1.0, 0.0), True),
+        ((1.0, 1.0, 1.0, 1.0), False), ((1.0, None, None, None), False), ((None,), False), ((1.0, 0.0, None), True),
+    ],
+)  # fmt: skip
+def test_success_rate_of_a_quarter_to_three_quarters(rewards: tuple[float | None, ...], accepted: bool) -> None:
+    assert SuccessRate(low=0.25, high=0.75).accept(group(*rewards)) is accepted
+
+
+def test_bad_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="got 0.8 and 0.2"):
+        SuccessRate(low=0.8, high=0.2)
+    with pytest.raises(ValueError, match="tolerance must be >= 0"):
+        EqualRewards(tolerance=-1.0)

@@ -127,9 +127,11 @@ class Local(Launcher):
     ) -> tuple[Child, Channel]:
         """Start ``worker.py`` at one end of a socket and tell it what to do."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
             command = [python, worker_path(), "serve", str(os.getpid()), str(theirs.fileno())]
             child = self._start(name, rank, log_name, command, env, (theirs.fileno(),), self.hang_timeout_s)
+            undo.pop_all()
         message = pickle.dumps(dict(orders), protocol=5)
         with contextlib.suppress(OSError):  # ended at once: the waiting thread reports it
             ours.sendall(struct.pack("<Q", len(message)) + message)

@@ -14,9 +14,11 @@ Shapes: n tokens of one sequence.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -273,7 +275,9 @@ async def check_close(s: InferenceSubject) -> None:
         assert task is pending, f"a {name} request succeeded after close"
 
 
-CHECKS: Sequence[Callable[[InferenceSubject], Awaitable[None]]] = (
+Check = Callable[[InferenceSubject], Coroutine[Any, Any, None]]
+
+CHECKS: Sequence[Check] = (
     check_budget, check_stop, check_distribution, check_seeds, check_refusals, check_interrupt, check_pause_queues,
     check_drain, check_update_in_flight, check_idempotent, check_prefix, check_cancel, check_score, check_close,
 )  # fmt: skip
@@ -303,18 +307,24 @@ async def check_inference(
     if refuses_first:
         await _check_refuses_first(subject, timeout_s)
     await asyncio.wait_for(subject.update(), timeout_s)
-    broken = []
-    for check in CHECKS:
-        try:
-            await asyncio.wait_for(check(subject), timeout_s)
-        except TimeoutError:
-            broken.append(f"{check.__name__}: not over after {timeout_s:g} s ({check.__doc__})")
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises is what the report is about
-            broken.append(f"{check.__name__}: {type(error).__name__}: {error}")
-        if broken and check is not CHECKS[-1]:
-            await asyncio.wait_for(backend.resume(), timeout_s)
+    broken = [line for check in CHECKS if (line := await _broken(check, subject, timeout_s))]
     if broken:
         raise AssertionError(f"{type(backend).__name__} breaks {len(broken)} rules:\n" + "\n".join(broken))
+
+
+async def _broken(check: Check, subject: InferenceSubject, timeout_s: float) -> str:
+    """What a check found, in a line; the backend goes on whatever state it was left in."""
+    try:
+        await asyncio.wait_for(check(subject), timeout_s)
+    except TimeoutError:
+        found = f"not over after {timeout_s:g} s ({check.__doc__})"
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises is what the report is about
+        found = f"{type(error).__name__}: {error}"
+    else:
+        return ""
+    with contextlib.suppress(ConnectionError, TimeoutError):  # a lost engine breaks the next check too
+        await asyncio.wait_for(subject.backend.resume(), timeout_s)
+    return f"{check.__name__}: {found}"
 
 
 async def _check_refuses_first(subject: InferenceSubject, timeout_s: float) -> None:

@@ -229,6 +229,7 @@ class Engine:
         assert self.version is not None, "sequences are only admitted under a version"
         return self.rows.finished(slot, self.version, reason)
 
+    @torch.inference_mode()
     def _remove(self, slots: Collection[int]) -> None:
         if not slots:
             return

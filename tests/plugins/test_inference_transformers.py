@@ -1,0 +1,165 @@
+"""The transformers backend: client and server over a real socket, held to the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from areal_lit_inference.server import serve
+from areal_lit_inference.transformers import Transformers
+from torch import Tensor
+
+from areal_lit.contracts import Process, Receiver
+from areal_lit.models import load_causal_lm
+from areal_lit.testing.inference import check_inference
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.types import GenerateRequest, ModelSpec, Sampling, WeightSource
+
+PROMPT = np.asarray([11, 12, 13, 14, 15])
+HERE = f"{__name__}:SeededReceiver"
+
+
+def seeded_weights(spec: ModelSpec, version: int) -> list[tuple[str, Tensor]]:
+    """Weights that differ by version, tied ones once."""
+    model = load_causal_lm(spec)
+    generator = torch.Generator().manual_seed(version)
+    return [(n, p.detach() + 0.05 * torch.randn(p.shape, generator=generator)) for n, p in model.named_parameters()]
+
+
+class SeededReceiver(Receiver):
+    """Makes up a version's weights; ``breaks_after`` tensors it raises."""
+
+    def receive(self, params: Any, index: int, timeout_s: float) -> Iterator[tuple[str, Tensor]]:
+        spec = ModelSpec(path=params["path"], config=params["config"])
+        for i, named in enumerate(seeded_weights(spec, params["version"])):
+            if i == params.get("breaks_after"):
+                raise TimeoutError("nothing came")
+            yield named
+
+
+def source(spec: ModelSpec, version: int, **params: Any) -> WeightSource:
+    values = {"path": spec.path, "config": dict(spec.config or {}), "version": version, **params}
+    return WeightSource(version=version, receiver=HERE, params=values)
+
+
+class ThreadProcess(Process):
+    """The server in a thread, as ``inline`` runs it."""
+
+    def __init__(self, name: str, address: str, target: Any, kwargs: Any) -> None:
+        self.name, self.ports, self.address = name, (), address
+        self._thread = threading.Thread(target=self._run, args=(target, kwargs), name=name)
+        self._thread.start()
+
+    def _run(self, target: Any, kwargs: Any) -> None:
+        try:
+            target(self.address, **kwargs)
+        except ValueError as error:  # the client has been told
+            print(error)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        self._thread.join(grace_s)
+
+
+@asynccontextmanager
+async def running(
+    backend: Transformers, spec: ModelSpec, tmp_path: Path, *, deterministic: bool = False
+) -> AsyncIterator[None]:
+    """The backend, connected to a server that must return when its client disconnects."""
+    (process_spec,) = backend.processes(spec, seed=0, deterministic=deterministic)
+    process = ThreadProcess(process_spec.name, str(tmp_path / "s"), serve, process_spec.kwargs)
+    try:
+        await backend.connect([process])
+        yield
+    finally:
+        await backend.close()
+        await asyncio.to_thread(process.stop, 10)
+    assert not process.is_alive(), "the server outlives its client"
+
+
+def request(**sampling: Any) -> GenerateRequest:
+    return GenerateRequest(request_id="r", token_ids=PROMPT, sampling=Sampling(**sampling), seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deterministic", [False, True])
+async def test_it_conforms(tmp_path: Path, deterministic: bool) -> None:
+    spec = tiny_spec(tmp_path)
+    models: dict[int, Any] = {}
+
+    def reference(version: int, token_ids: Any, temperature: float) -> Any:
+        if version not in models:
+            models[version] = load_causal_lm(spec)
+            models[version].load_state_dict(dict(seeded_weights(spec, version)), strict=False)
+        with torch.no_grad():
+            logits = models[version](torch.from_numpy(token_ids)[None]).logits[0, :-1] / temperature
+        chosen = logits.log_softmax(-1).gather(1, torch.from_numpy(token_ids)[1:, None])[:, 0]
+        return np.concatenate([np.zeros(1, np.float32), chosen.numpy()])
+
+    backend = Transformers(max_slots=8)
+    async with running(backend, spec, tmp_path, deterministic=deterministic):
+        await check_inference(
+            backend, publish=lambda v: source(spec, v), reference=reference, prompt=PROMPT, max_length=512
+        )
+
+
+async def test_a_torn_update_serves_nothing_until_one_succeeds(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    backend = Transformers(max_slots=4, trust_checkpoint=True)
+    async with running(backend, spec, tmp_path):
+        assert (await backend.generate(request(max_new_tokens=2))).versions.tolist() == [0, 0]
+        with pytest.raises(TimeoutError, match="nothing came"):
+            await backend.update_weights(source(spec, 1, breaks_after=0))
+        assert (await backend.generate(request(max_new_tokens=1))).versions.tolist() == [0]
+        with pytest.raises(TimeoutError, match="nothing came"):
+            await backend.update_weights(source(spec, 1, breaks_after=3))
+        with pytest.raises(RuntimeError, match="failed half-way"):
+            await backend.generate(request(max_new_tokens=2))
+        await backend.update_weights(source(spec, 1))
+        assert (await backend.generate(request(max_new_tokens=1))).versions.tolist() == [1]
+
+
+async def test_a_stop_string_ends_a_completion(tmp_path: Path) -> None:
+    from areal_lit.text import TextCodec
+
+    spec = tiny_spec(tmp_path)
+    backend = Transformers(max_slots=4, trust_checkpoint=True)
+    async with running(backend, spec, tmp_path):
+        free = await backend.generate(request(max_new_tokens=30, ignore_eos=True))
+        texts = [TextCodec(spec).tokenizer.decode([int(t)]) for t in free.token_ids]
+        stop = "".join(texts[6:9])
+        stopped = await backend.generate(request(max_new_tokens=30, stop=(stop,)))
+        assert stopped.stop_reason == "stop"
+        assert len(stopped.token_ids) <= 9
+        assert stopped.token_ids.tolist() == free.token_ids[: len(stopped.token_ids)].tolist()
+
+
+async def test_an_engine_that_cannot_load_says_why(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path, sliding_window=8, use_sliding_window=True, max_window_layers=0)
+    with pytest.raises(ConnectionError, match="serves full causal attention only"):
+        async with running(Transformers(), spec, tmp_path):
+            pass
+
+
+async def test_a_lost_engine_fails_what_waits(tmp_path: Path) -> None:
+    backend = Transformers(max_slots=2, trust_checkpoint=True)
+    async with running(backend, tiny_spec(tmp_path), tmp_path):
+        pending = asyncio.create_task(backend.generate(request(max_new_tokens=500, ignore_eos=True)))
+        await asyncio.sleep(0)
+        await backend.close()
+        with pytest.raises(ConnectionError):
+            await pending
+
+
+def test_out_of_range_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_slots must be >= 1, got 0"):
+        Transformers(max_slots=0)

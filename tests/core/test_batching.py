@@ -140,8 +140,8 @@ def test_refuses_empty_steps_sequences_and_clashing_columns() -> None:
         pack([group(trajectory([1], [0]))], algorithm_columns={"reward": "S"})
     with pytest.raises(ValueError, match="dimension 'X'"):
         pack([group(trajectory([1], [0]))], algorithm_columns={"mine": "X"})  # type: ignore[dict-item]
+    bad = trajectory([1, 2], [0, 1], columns={"mine": np.zeros(3)})
     with pytest.raises(ValueError, match="has shape"):
-        bad = trajectory([1, 2], [0, 1], columns={"mine": np.zeros(3)})
         pack([group(bad)], algorithm_columns={"mine": "T"})
 
 
@@ -190,7 +190,7 @@ def test_minibatches_refuse_more_parts_than_atoms() -> None:
 @given(seeds, st.integers(1, 5), st.sampled_from(["ffd", "kk"]), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_shards_hold_every_atom_once_within_the_budget(seed: int, num_shards: int, packing: Any, pairs: bool) -> None:
-    batch = random_batch(seed, pairs=pairs).with_columns()
+    batch = random_batch(seed, pairs=pairs)
     batch = batch.with_columns(token_weight=torch.ones(batch.num_tokens))
     budget = int(atom_tokens(batch).max()) + 3
     plan = plan_shards(batch, num_shards=num_shards, max_tokens=budget, packing=packing)

@@ -10,6 +10,7 @@ workers share one pipe; an idle worker's death breaks the pool, and ``os._exit(0
 
 from __future__ import annotations
 
+import pickle
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from areal_lit.reward_worker import Item, Outcome, describe
 
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
+EXIT_CODE_TIMEOUT_S = 1.0
 TICK_S = 0.05
 LOG_LIMIT_BYTES = 16 * 2**20
 LOG_TAIL_BYTES = 2**20
@@ -160,14 +162,14 @@ class RewardPool:
             code = slot.worker.exit_code()
             is_open = self._receive(slot)
             if code is not None or not is_open:
-                self._bury(slot, code)
+                self._bury(slot)
             else:
                 self._check_clock(slot)
         self._trim_log()
         self._flush()
 
     def _assign(self) -> None:
-        for slot in self._slots:
+        for slot in list(self._slots):
             with self._lock:
                 if not self._queue:
                     return
@@ -181,21 +183,24 @@ class RewardPool:
         try:
             slot.worker.connection.send([job.item for job in batch])
         except OSError:
-            # The worker is dying; _receive sees the closed pipe, and the calls are charged no attempt.
+            # It died, or stopped reading in the middle of the message. No call began, so none is to blame.
             self._requeue(batch)
-        # Pickling runs code of whatever classes an example's fields hold. The culprit is counted as an error.
-        except Exception as error:  # noqa: BLE001
-            if len(batch) == 1:
-                self._fail(batch[0], "error", f"the example cannot be sent to a reward worker: {error}")
-            else:
-                for job in batch:
-                    if not slot.jobs:
-                        self._send(slot, [job])
-                    else:
-                        self._requeue([job])
+            self._replace(slot, "crash", "the reward worker takes no calls")
+        # Pickling runs code of whatever classes an example's fields hold. The culprits are counted as errors.
+        except Exception:  # noqa: BLE001
+            self._requeue([job for job in batch if self._can_travel(job)])
         else:
             slot.jobs.extend(batch)
             slot.since = time.monotonic()
+
+    def _can_travel(self, job: Job) -> bool:
+        try:
+            pickle.dumps(job.item)
+        # As in _send; the call is unscored with this reason.
+        except Exception as error:  # noqa: BLE001
+            self._fail(job, "error", f"the example cannot be sent to a reward worker: {describe(error)}")
+            return False
+        return True
 
     def _receive(self, slot: Slot) -> bool:
         """Take what the worker reported; False once its pipe is closed."""
@@ -241,7 +246,8 @@ class RewardPool:
             self._count("killed_workers", 1)
             self._replace(slot, "timeout", f"no result within {self._timeout_s} s")
 
-    def _bury(self, slot: Slot, code: int | None) -> None:
+    def _bury(self, slot: Slot) -> None:
+        code = slot.worker.exit_code(EXIT_CODE_TIMEOUT_S)
         if not slot.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= MAX_FAILED_STARTS:
@@ -249,7 +255,8 @@ class RewardPool:
                     f"{MAX_FAILED_STARTS} reward workers in a row died at start, the last with exit code {code}; "
                     f"see {self._log_path}"
                 )
-        self._replace(slot, "crash", "the reward worker died" + (f" with exit code {code}" if code is not None else ""))
+        ending = "closed its pipe" if code is None else f"died with exit code {code}"
+        self._replace(slot, "crash", f"the reward worker {ending}; see {self._log_path}")
 
     def _replace(self, slot: Slot, kind: str, reason: str) -> None:
         """Kill the worker; the call it was in is to blame, the rest of its batch runs again."""
@@ -265,6 +272,7 @@ class RewardPool:
     def _requeue(self, jobs: Iterable[Job]) -> None:
         with self._lock:
             self._queue.extendleft(reversed(list(jobs)))
+        self._wake()
 
     def _fail(self, job: Job, kind: str, reason: str) -> None:
         self._retry_or_finish(job, [Outcome(kind=kind, reason=reason)] * len(job.item.trajectories))

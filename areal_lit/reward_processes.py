@@ -36,8 +36,8 @@ class Worker(Protocol):
     def begun(self) -> int:
         """How many calls it has begun since it started."""
 
-    def exit_code(self) -> int | None:
-        """None while it lives."""
+    def exit_code(self, wait_s: float = 0.0) -> int | None:
+        """None while it lives, and still does after ``wait_s``."""
 
     def kill(self) -> None:
         """End it, with everything it started, and wait for that within a bound."""
@@ -83,8 +83,11 @@ class ProcessWorker:
     def begun(self) -> int:
         return self._progress.read()
 
-    def exit_code(self) -> int | None:
-        return self._process.poll()
+    def exit_code(self, wait_s: float = 0.0) -> int | None:
+        try:
+            return self._process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -122,7 +125,8 @@ class ThreadWorker:
     def begun(self) -> int:
         return self._progress.count
 
-    def exit_code(self) -> int | None:
+    def exit_code(self, wait_s: float = 0.0) -> int | None:
+        self._thread.join(wait_s)
         return None if self._thread.is_alive() else 1
 
     def kill(self) -> None:

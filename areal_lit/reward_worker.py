@@ -100,18 +100,30 @@ def describe(error: BaseException) -> str:
 
 def call(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
     """One outcome per trajectory; an exception is an outcome too."""
+    if isinstance(reward, GroupReward):
+        return _call_group(reward, trajectories)
+    outcomes = []
+    for trajectory in trajectories:
+        try:
+            outcomes.append(judge(reward.score(trajectory)))
+        # Rewards are the user's code: whatever they raise, SystemExit included, leaves this call unscored
+        # and is counted in reward/unscored_error.
+        except BaseException as error:  # noqa: BLE001
+            outcomes.append(Outcome(kind="error", reason=describe(error)))
+    return outcomes
+
+
+def _call_group(reward: GroupReward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
     try:
-        if not isinstance(reward, GroupReward):
-            return [judge(reward.score(trajectory)) for trajectory in trajectories]
         scores = reward.score_group(trajectories)
-        if len(scores) != len(trajectories):
-            reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
-            return [Outcome(kind="invalid", reason=reason)] * len(trajectories)
-        return [judge(score) for score in scores]
-    # Rewards are the user's code: whatever they raise, SystemExit included, leaves this call unscored
-    # and is counted in reward/unscored_error.
+        if len(scores) == len(trajectories):
+            return [judge(score) for score in scores]
+        reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
+        outcome = Outcome(kind="invalid", reason=reason)
+    # As for a single call; the whole group is unscored.
     except BaseException as error:  # noqa: BLE001
-        return [Outcome(kind="error", reason=describe(error))] * len(trajectories)
+        outcome = Outcome(kind="error", reason=describe(error))
+    return [outcome] * len(trajectories)
 
 
 def set_up(rewards: Mapping[str, Reward]) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -237,7 +238,8 @@ class Scorer:
 
     def _deliver(self, results: list[tuple[Job, list[Outcome]]]) -> None:
         assert self._loop is not None, "results of calls that no event loop made"
-        if not self._loop.is_closed():
+        # RuntimeError: the loop is closed, and nobody waits for these results any more.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, results)
 
     def _settle(self, results: list[tuple[Job, list[Outcome]]]) -> None:

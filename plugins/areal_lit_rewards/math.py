@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
 from areal_lit.types import Trajectory, Unscored
 from areal_lit_rewards.answer import AnswerReward, NoAnswer
 
+DELIMITERS = re.compile(r"\$|\\\(|\\\[|\\boxed")
+COMMAND = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
+WORD = re.compile(r"[A-Za-z]{4,}")
+"""Prose; shorter runs of letters are variables and units."""
+
 
 class Math(AnswerReward):
     """1 if the completion's final expression, LaTeX or plain, is mathematically the answer, else 0.
 
+    The answer is one expression (``72``, ``2\\pi``, ``x^2+1``, ``5 \\text{ cm}``); one in words is unscored.
     Expressions that take for ever (``9^{9^{9^9}}``, deep nesting) end with their worker and stay unscored.
 
     Args:
@@ -71,5 +78,13 @@ def parse_text(text: str) -> list[Any]:
 
 @lru_cache(maxsize=4096)
 def parse_answer(answer: str) -> list[Any]:
-    """An answer parsed as it stands, else as LaTeX without its delimiters; kept, as a group shares its answer."""
-    return parse_text(answer) or parse_text(f"${answer}$")
+    """The expressions in an answer; empty for prose. Kept, as the samples of a group share their answer.
+
+    An answer without delimiters is taken as LaTeX: read as free text, ``2\\pi`` would be the number 2.
+    """
+    if not DELIMITERS.search(answer):
+        if WORD.search(COMMAND.sub("", answer)):
+            return []
+        answer = f"${answer}$"
+    found = parse_text(answer)
+    return [] if all(isinstance(each, str) for each in found) else found

@@ -32,7 +32,7 @@ def build_network(
 
 
 def scalar_head_for(spec: ModelSpec, hidden_size: int) -> nn.Linear:
-    """The head saved beside the model, else a fresh one: small weights from ``init_seed``, bias 0, so values start near 0."""
+    """The head saved beside the model, else one with small weights from ``init_seed``: values start near 0."""
     linear = nn.Linear(hidden_size, 1, dtype=torch.float32)
     saved = Path(resolve(spec.path)) / SCALAR_HEAD_FILE
     if spec.config is None and saved.exists():
@@ -71,7 +71,7 @@ def trained_parameters(network: Network, *, freeze: Sequence[str]) -> dict[str, 
 
 
 def checkpoint_layers(lm: nn.Module) -> None:
-    """Recompute each decoder layer in backward. Only the layers themselves enter training mode, so dropout stays off."""
+    """Recompute each decoder layer in backward. Only the layers themselves enter training mode: dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

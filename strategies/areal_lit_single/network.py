@@ -26,7 +26,7 @@ class Network(nn.Module):
     """A causal LM whose log-probs, entropies and values are aligned with the batch: index t speaks of token t.
 
     Log-probs and entropies are computed at loss tokens only and are 0 elsewhere, a segment's first token included.
-    ``value_T[t]`` is read from the state before token t (0 at a segment's first token), ``final_value_S`` from the last.
+    ``value_T[t]`` is read from the state before token t (0 at a segment's first), ``final_value_S`` from the last one.
 
     Args:
         lm: a model in eval mode, on its device.

@@ -77,9 +77,9 @@ class Trainable:
         self.num_skipped_in_a_row += 1
         if self.num_skipped_in_a_row > self.config.max_skipped_steps:
             raise FloatingPointError(
-                f"{self.num_skipped_in_a_row} optimizer steps in a row had non-finite gradients (norm {grad_norm}), more "
-                f"than optimizer.max_skipped_steps={self.config.max_skipped_steps} allows; lower the learning rate, or "
-                "look for infinities in rewards and log-probs"
+                f"{self.num_skipped_in_a_row} optimizer steps in a row had non-finite gradients (norm {grad_norm}), "
+                f"more than optimizer.max_skipped_steps={self.config.max_skipped_steps} allows; lower the learning "
+                "rate, or look for infinities in rewards and log-probs"
             )
 
     @torch.no_grad()

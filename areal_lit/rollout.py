@@ -10,6 +10,7 @@ Nothing is rolled out before the first ``next_batch``: by then the engine holds 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -68,11 +69,16 @@ class RolloutLoop:
 
     def start(self) -> None:
         """Start the event loop's thread."""
+        # hundreds of thousands of objects of imported libraries would be walked by each full garbage collection, which
+        # thousands of episodes in flight provoke: without this, a sample costs half as much again with 4,096 of them
+        gc.collect()
+        gc.freeze()
         self._thread.start()
 
     def stop(self) -> None:
         """Cancel what runs and end the thread; idempotent, bounded in time."""
         self._thread.stop()
+        gc.unfreeze()
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
         """A coroutine's result, from the event loop. Raises what ``fail`` was given, or TimeoutError with ``what``."""

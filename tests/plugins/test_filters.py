@@ -48,7 +48,7 @@ def test_success_rate_of_a_quarter_to_three_quarters(rewards: tuple[float | None
 
 
 def test_bad_bounds_are_refused() -> None:
-    with pytest.raises(ValueError, match="got 0.8 and 0.2"):
+    with pytest.raises(ValueError, match=r"got 0\.8 and 0\.2"):
         SuccessRate(low=0.8, high=0.2)
     with pytest.raises(ValueError, match="tolerance must be >= 0"):
         EqualRewards(tolerance=-1.0)

@@ -90,7 +90,14 @@ def _check_access(source: Source, other: Source, where: str, rows: list[int]) ->
 
 
 def _same(one: Example, other: Example) -> bool:
-    return bool(one.prompt == other.prompt) and pickle.dumps(dict(one.fields)) == pickle.dumps(dict(other.fields))
+    if one.prompt != other.prompt:
+        return False
+    try:
+        if dict(one.fields) == dict(other.fields):
+            return True
+    except ValueError:
+        pass  # arrays have no single truth value
+    return pickle.dumps(dict(one.fields)) == pickle.dumps(dict(other.fields))
 
 
 def _check_example(example: Example, codec: TextCodec, where: str) -> None:

@@ -29,6 +29,7 @@ WAITS = {
     "evaluate": "evaluating",
     "checkpoint": "saving a checkpoint",
 }
+SHORT = {"wait_batch": "wait", "sync_weights": "sync", "evaluate": "eval", "checkpoint": "save"}
 BARS = "▁▂▃▄▅▆▇█"
 LABEL_WIDTH = 10
 
@@ -70,6 +71,7 @@ class Progress(Callback):
         self._first_step = self._step = trainer.step
         self._num_steps = trainer.max_steps
         self._name = trainer.name
+        self._phase = ("running", time.monotonic())
         if self._console.is_terminal:
             from rich.live import Live
 
@@ -131,14 +133,14 @@ class Progress(Callback):
         for label, digits, keys in (
             ("reward", 3, ("rollout/reward",)),
             ("loss", 4, ("train/loss",) if "rollout/reward" not in metrics else ()),
-            ("staleness", 1, ("rollout/staleness",)),
+            ("stale", 1, ("rollout/staleness",)),
             ("length", 1, ("rollout/length",)),
         ):
             value = _first(metrics, *keys)
             if value is not None:
                 numbers.append(f"{label} {value:.{digits}f}")
         speed = tokens_per_s(metrics)
-        return numbers if speed is None else [*numbers, f"{speed:,.0f} tokens/s"]
+        return numbers if speed is None else [*numbers, f"{speed:,.0f} tok/s"]
 
     # --- the live picture ------------------------------------------------------------------------
 
@@ -232,7 +234,8 @@ def _first(metrics: Mapping[str, float], *names: str) -> float | None:
 
 
 def _times(metrics: Mapping[str, float]) -> str:
-    phases = [f"{name} {metrics[f'time/{name}']:.2f}" for name in WAITS if metrics.get(f"time/{name}", 0) >= 0.005]
+    seconds = {name: metrics.get(f"time/{name}", 0.0) for name in WAITS}
+    phases = [f"{SHORT.get(name, name)} {value:.2f}" for name, value in seconds.items() if value >= 0.005]
     if "time/step" in metrics:
         phases.append(f"of {metrics['time/step']:.2f}")
     return "  ".join(phases)

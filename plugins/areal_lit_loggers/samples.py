@@ -52,9 +52,10 @@ class Samples(RunLogger):
         path = run_dir / self.file_name
         kept = _lines_until(path, step) if step > 0 and path.exists() else []
         partial = path.with_name(f".{path.name}.partial")
-        partial.write_text("".join(kept), encoding="utf-8")
+        partial.write_bytes(b"".join(kept))
         os.replace(partial, path)
-        self._file = path.open("a", encoding="utf-8")
+        # half a surrogate pair cannot be UTF-8; its escape is the same character in JSON
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers are not kept here."""
@@ -68,8 +69,8 @@ class Samples(RunLogger):
             return
         for group in groups[: self.groups_per_step]:
             for trajectory in _telling(group.trajectories, self.samples_per_group):
-                json.dump(self._record(step, trajectory), self._file, ensure_ascii=False, allow_nan=False)
-                self._file.write("\n")
+                record = json.dumps(self._record(step, trajectory), ensure_ascii=False, allow_nan=False)
+                self._file.write(f"{record}\n")
         self._file.flush()
 
     def close(self, status: str) -> None:
@@ -124,14 +125,8 @@ def _reward(trajectory: Trajectory) -> float:
     return -math.inf if trajectory.reward is None or math.isnan(trajectory.reward) else trajectory.reward
 
 
-def _lines_until(path: Path, step: int) -> list[str]:
+def _lines_until(path: Path, step: int) -> list[bytes]:
     """Whole lines up to a step; a torn last line is left out."""
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if line.endswith("\n") and record["step"] <= step:
-            kept.append(line)
-    return kept
+    with path.open("rb") as file:
+        whole = [line for line in file if line.endswith(b"\n")]
+    return [line for line in whole if json.loads(line)["step"] <= step]

@@ -42,13 +42,12 @@ def write_package(name: str, kind: str, directory: Path) -> list[Path]:
         "group": KINDS[kind].group,
         "key": key,
         "recipe_value": f"[{name}]" if key in ("filters", "loggers", "callbacks") else name,
-        "test_arguments": "lr=0.01" if kind == "optimizer" else "",
     }
     files = {
         "pyproject.toml": "pyproject",
         "README.md": "readme",
         f"src/{name}/__init__.py": kind,
-        f"tests/test_{name}.py": "test",
+        f"tests/test_{name}.py": f"test_{kind}",
     }
     templates = resources.files("areal_lit.cli") / "templates"
     for path, template in files.items():

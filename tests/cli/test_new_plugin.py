@@ -24,9 +24,13 @@ def test_a_new_package_declares_a_class_of_its_kind(kind: str, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_new_package_passes_its_own_conformance_test(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip(f"areal_lit.testing.{kind}")
     main(["plugins", "new", "my_thing", "--kind", kind, "--directory", str(tmp_path)])
     folder = tmp_path / "my-thing"
-    code = f"import sys, pytest; sys.path.insert(0, {str(folder / 'src')!r}); sys.exit(pytest.main(['-q', 'tests']))"
+    code = (
+        f"import sys, pytest; sys.path.insert(0, {str(folder / 'src')!r}); "
+        "sys.exit(pytest.main(['-q', '-p', 'no:asyncio', 'tests']))"
+    )
     ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -86,7 +86,7 @@ def test_assistant_turns_of_a_conversation_are_trained(codec: TextCodec) -> None
 
 def test_a_template_without_markers_is_refused(codec: TextCodec) -> None:
     messages = ({"role": "user", "content": "3"}, {"role": "assistant", "content": "4"})
-    with pytest.raises(ValueError, match="no {% generation %} markers"):
+    with pytest.raises(ValueError, match=r"no \{% generation %\} markers"):
         SFT().encode(row(messages), codec)
 
 

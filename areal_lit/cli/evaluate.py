@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from areal_lit.cli.fit import guarded, report_broken_rules
-from areal_lit.cli.options import read_options, read_recipe
+from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -19,10 +19,11 @@ def run(arguments: Sequence[str]) -> int:
     options = read_options("evaluate", arguments, OWN)
     if options is None or (recipe := read_recipe(options)) is None:
         return 0
+    checkpoint = checkpoint_path(options.named.get("checkpoint"), "--checkpoint")
     trainer = recipe.build()
     if report_broken_rules(trainer):
         return 1
-    return guarded(trainer, lambda: print_metrics(trainer, options.named.get("checkpoint")))
+    return guarded(trainer, lambda: print_metrics(trainer, checkpoint))
 
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:

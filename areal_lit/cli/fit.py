@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit.cli.options import read_options, read_recipe
+from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -22,10 +22,11 @@ def run(arguments: Sequence[str]) -> int:
     options = read_options("fit", arguments, OWN)
     if options is None or (recipe := read_recipe(options)) is None:
         return 0
+    resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
     trainer = recipe.build()
     if report_broken_rules(trainer):
         return 1
-    return guarded(trainer, lambda: print(f"finished: {trainer.fit(resume=options.named.get('resume'))}"))
+    return guarded(trainer, lambda: print(f"finished: {trainer.fit(resume=resume)}"))
 
 
 def report_broken_rules(trainer: Trainer) -> bool:

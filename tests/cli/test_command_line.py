@@ -60,6 +60,9 @@ def test_unknown_commands_and_bad_recipes_end_with_one_message_and_code_2(capsys
     assert told.startswith("areal-lit fit: error: policy.optimizer.init_args.learning_rate: AdamW has no such key")
     assert "Traceback" not in told
     assert main(["validate", "--config"]) == 2
+    assert main(["evaluate", "--config", "quickstart", "--checkpoint", "no/such"]) == 2
+    assert main(["fit", "--config", "quickstart", "--resume=no/such"]) == 2
+    assert "--resume no/such: there is no such checkpoint" in capsys.readouterr().err
 
 
 def test_print_config_is_a_recipe_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,9 +97,10 @@ class Columns:
         if self.template is not None:
             return self.template.format_map({name: row[name] for name in template_columns(self.template)})
         column = self.prompt or "prompt"
-        if not isinstance(row[column], str):
-            raise ValueError(f"column {column!r} must hold text, got {type(row[column]).__name__}")
-        return row[column]
+        text = row[column]
+        if not isinstance(text, str):
+            raise ValueError(f"column {column!r} must hold text, got {type(text).__name__}")
+        return text
 
 
 def template_columns(template: str) -> tuple[str, ...]:

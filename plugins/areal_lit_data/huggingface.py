@@ -115,10 +115,15 @@ def load_split(
     revision: str | None = None,
     data_files: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """One split as a ``datasets.Dataset``. Raises ImportError with the way out when the extra is missing."""
+    """One split as a ``datasets.Dataset``. Raises ImportError or ConnectionError with the way out."""
     try:
         import datasets
     except ImportError as error:
         raise ImportError(INSTALL) from error
     files = None if data_files is None else {name: list(patterns) for name, patterns in data_files.items()}
-    return datasets.load_dataset(path, subset, split=split, revision=revision, data_files=files)
+    try:
+        return datasets.load_dataset(path, subset, split=split, revision=revision, data_files=files)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"{error}; check the network and the name, or use local files (data_files here, directory of gsm8k, or jsonl)"
+        ) from error

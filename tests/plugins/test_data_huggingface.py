@@ -65,3 +65,8 @@ def test_evaluation_only(local, codec):
     data.setup(codec)
     assert data.train() == {}
     assert list(data.evaluation()) == ["all"]
+
+
+def test_an_unreachable_hub_names_the_way_out(codec):
+    with pytest.raises(ConnectionError, match=r"'nobody/nothing'.*use local files"):
+        HuggingFace(path="nobody/nothing").setup(codec)

@@ -223,6 +223,10 @@ class WeightSyncer:
                 f"cannot sync version {version}: the sync of version {self._failed_version} failed and may have left "
                 "the engine with half of its weights; restart the engine, or the run from its last checkpoint"
             )
+        is_due = self._is_probe_due()
+        if is_due and self.version is not None:
+            for index in range(len(self._probe_prompts)):  # so that a prefix which survives the sync is found
+                self._sample(self.version, index, max_new_tokens=1)
         start = time.monotonic()
         self._failed_version = version  # until it has succeeded, whatever is raised
         paused = self._pause_and_transfer(version)
@@ -234,11 +238,12 @@ class WeightSyncer:
             Metric(name="sync/pause_seconds", sum=paused),
             Metric(name="sync/transfer_seconds", sum=seconds - paused),
         ]
-        is_due = self.num_syncs < self.settings.probe_first or (
-            self.settings.probe_every > 0 and self.num_syncs % self.settings.probe_every == 0
-        )
         self.num_syncs += 1
         return metrics + self.probe(version) if is_due else metrics
+
+    def _is_probe_due(self) -> bool:
+        first, every = self.settings.probe_first, self.settings.probe_every
+        return self.num_syncs < first or (every > 0 and self.num_syncs % every == 0)
 
     def _pause_and_transfer(self, version: int) -> float:
         """Everything up to ``resume``; returns the seconds until the engine was silent."""
@@ -295,7 +300,9 @@ class WeightSyncer:
         """
         if not self._probe_prompts:
             return []
-        completions = [self._sample(version, index) for index in range(len(self._probe_prompts))]
+        completions = [
+            self._sample(version, index, self.settings.probe_tokens) for index in range(len(self._probe_prompts))
+        ]
         stamped = sorted({int(v) for completion in completions for v in completion.versions})
         if stamped != [version]:
             raise WeightSyncError(
@@ -312,15 +319,15 @@ class WeightSyncer:
             "sync/probe_difference", f"the probe after the sync of version {version}",
         )  # fmt: skip
 
-    def _sample(self, version: int, index: int) -> Completion:
+    def _sample(self, version: int, index: int, max_new_tokens: int) -> Completion:
         request = GenerateRequest(
-            request_id=f"probe-{version}-{index}",
+            request_id=f"probe-{version}-{index}-{max_new_tokens}",
             token_ids=self._probe_prompts[index],
-            sampling=Sampling(max_new_tokens=self.settings.probe_tokens, ignore_eos=True),
+            sampling=Sampling(max_new_tokens=max_new_tokens, ignore_eos=True),
             seed=index,
             prefix_group=f"probe-{index}",
         )
-        what = f"the parity probe after the sync of version {version}"
+        what = f"the parity probe of version {version}"
         completion: Completion = self._loop_run(self._backend.generate(request), self.settings.timeout_s, what)
         return completion
 

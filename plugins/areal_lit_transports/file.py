@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import shutil
 import uuid
@@ -81,16 +82,12 @@ class File(WeightTransport):
             return
         header = header_of(source.tensors)
         spare = source.params["spare"]
-        descriptor = os.open(spare, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, len(header) + sum(map(size_of, source.tensors)))
-            write(descriptor, memoryview(header), 0)
-            offset = len(header)
-            for info, tensor in announced(source, buckets):
-                write(descriptor, bytes_of(tensor), offset)
-                offset += size_of(info)
-        finally:
-            os.close(descriptor)
+        memory = mapped(spare, len(header) + sum(map(size_of, source.tensors)), keep=self.keep)
+        memory[: len(header)] = header
+        offset = len(header)
+        for info, tensor in announced(source, buckets):
+            write(memory, offset, tensor)
+            offset += size_of(info)
         os.rename(spare, source.params["path"])
 
     def finish(self, source: WeightSource) -> None:
@@ -120,19 +117,34 @@ def header_of(manifest: Sequence[TensorInfo]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy where it is contiguous and on the CPU."""
+_KEPT: dict[tuple[int, int, int], mmap.mmap] = {}
+"""The sender's mapping of the file it wrote last: warm pages are written at the speed of memory."""
+
+
+def mapped(path: str, size: int, *, keep: bool) -> mmap.mmap:
+    """The file of this size, created if need be and mapped for writing. Raises OSError when there is no room."""
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        file.truncate(size)
+        if hasattr(os, "posix_fallocate"):  # without its pages a mapping ends the process when memory runs out
+            os.posix_fallocate(file.fileno(), 0, size)
+        status = os.fstat(file.fileno())
+        identity = (status.st_dev, status.st_ino, size)
+        if identity in _KEPT:
+            return _KEPT[identity]
+        _KEPT.clear()
+        memory = mmap.mmap(file.fileno(), size)
+        if keep:
+            _KEPT[identity] = memory
+        return memory
+
+
+def write(memory: mmap.mmap, offset: int, tensor: Tensor) -> None:
+    """A tensor's bytes, from any device, without an extra copy where it is contiguous."""
     import torch
 
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
-def write(descriptor: int, data: memoryview, offset: int) -> None:
-    """All of the data, at an offset."""
-    while data.nbytes:
-        count = os.pwrite(descriptor, data, offset)
-        data = data[count:]
-        offset += count
+    if tensor.numel():
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        torch.frombuffer(memory, dtype=torch.uint8, count=data.numel(), offset=offset).copy_(data)
 
 
 def check_space(folder: Path, spare: str, size: int) -> None:

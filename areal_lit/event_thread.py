@@ -37,11 +37,12 @@ class EventThread:
         self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self.name, daemon=True)
         self._thread.start()
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - SystemExit and its like end the loop: whoever waits must know
+            self.fail(error)
         finally:
             loop.close()
 
@@ -115,3 +116,4 @@ class EventThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()

@@ -65,6 +65,14 @@ class Rollout:
         ):  # fmt: skip
             if not ok:
                 raise ValueError(f"rollout.{name} must be {rule}, got {value}")
+        for name, choice, choices in (
+            ("sync_mode", sync_mode, ("interrupt", "drain")),
+            ("partial_groups", partial_groups, ("drop", "train")),
+            ("stale_groups", stale_groups, ("drop", "keep")),
+            ("when_exhausted", when_exhausted, ("next_epoch", "end")),
+        ):
+            if choice not in choices:
+                raise ValueError(f"rollout.{name} must be {' or '.join(choices)}, got {choice}")
         self.groups_per_step = groups_per_step
         self.samples_per_group = samples_per_group
         self.sampling = sampling

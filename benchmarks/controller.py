@@ -23,16 +23,17 @@ from typing import Any
 
 import numpy as np
 import pluggy
+from areal_lit_rewards.exact_match import ExactMatch
 from areal_lit_workflows.single_turn import SingleTurn
 
-from areal_lit.contracts import InferenceBackend, Process, ProcessSpec, Reward, Source
+from areal_lit.contracts import InferenceBackend, Process, ProcessSpec, Source
 from areal_lit.hookspecs import HookSpecs
 from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Rewarding, Scorer
 from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
-from areal_lit.types import Completion, Example, GenerateRequest, ModelSpec, Sampling, Trajectory, WeightSource
+from areal_lit.types import Completion, Example, GenerateRequest, ModelSpec, Sampling, WeightSource
 
 NUM_TOKENS = 64
 SAMPLES_PER_GROUP = 8
@@ -79,13 +80,6 @@ class NullEngine(InferenceBackend):
     async def close(self) -> None: ...
 
 
-class CountOnes(Reward):
-    """A trivial reward."""
-
-    def score(self, trajectory: Trajectory) -> float:
-        return float(trajectory.text.count("1"))
-
-
 def measure(in_flight: int, reward: str, seconds: float, profile: cProfile.Profile | None) -> tuple[float, float]:
     """(samples/s, CPU microseconds per sample) with this many samples in flight."""
     groups = max(1, in_flight // SAMPLES_PER_GROUP)
@@ -97,10 +91,12 @@ def measure(in_flight: int, reward: str, seconds: float, profile: cProfile.Profi
     manager = pluggy.PluginManager("areal_lit")
     manager.add_hookspecs(HookSpecs)
     manager.register(RolloutDefaults(settings))
-    source = Source(examples=[Example(prompt=f"what is {i} + {i}?") for i in range(10_000)])
+    source = Source(
+        examples=[Example(prompt=f"what is {i} + {i}?", fields={"answer": str(2 * i)}) for i in range(10_000)]
+    )
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        rewards = {"default": CountOnes()} if reward == "pool" else {}
+        rewards = {"default": ExactMatch()} if reward == "pool" else {}
         scorer = Scorer(Rewarding(), rewards=rewards, in_process=False, log_dir=directory)
         scorer.start()
         stack.callback(scorer.stop)

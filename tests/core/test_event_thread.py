@@ -84,6 +84,18 @@ def test_stopping_ends_a_wait_of_another_thread(thread: EventThread) -> None:
     assert "was stopped while a result was waited for" in str(caught[0])
 
 
+def test_loop_that_is_torn_down_from_inside_ends_the_wait(thread: EventThread) -> None:
+    async def leave() -> None:
+        asyncio.get_running_loop().call_soon(exit_from_inside)
+        await forever()
+
+    def exit_from_inside() -> None:
+        raise SystemExit("a workflow called sys.exit")
+
+    with pytest.raises(SystemExit, match=r"sys\.exit"):
+        thread.run(leave(), timeout_s=20, what="nothing")
+
+
 def test_not_started_and_started_twice_are_refused(thread: EventThread) -> None:
     with pytest.raises(RuntimeError, match="does not run"):
         EventThread("other").run(forever(), timeout_s=1, what="anything")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pluggy
 import pytest
 from areal_lit_filters.equal_rewards import EqualRewards
 from areal_lit_workflows.single_turn import SingleTurn
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from areal_lit.contracts import (
     Filter,
@@ -480,6 +484,60 @@ def test_resume_with_other_groups_per_step_goes_on_at_the_same_step(make: Make) 
     again = make(settings(groups_per_step=2), engine=engine, version=3)
     again.load_state_dict(loop.state_dict())
     assert ids(again.next_batch(3)) == [12, 13]
+
+
+def test_deterministic_resume_asks_the_engine_for_the_same_samples(make: Make) -> None:
+    sources = {"a": source(11), "b": source(7, weight=0.5)}
+    recipe = settings(samples_per_group=3)
+    whole, before, after = ScriptedEngine(), ScriptedEngine(), ScriptedEngine()
+    run_steps(make(recipe, engine=whole, sources=sources, shuffle=True, deterministic=True), whole, range(5))
+    loop = make(recipe, engine=before, sources=sources, shuffle=True, deterministic=True)
+    run_steps(loop, before, range(2))
+    again = make(recipe, engine=after, sources=sources, shuffle=True, deterministic=True, version=2)
+    again.load_state_dict(json.loads(json.dumps(loop.state_dict())))
+    after.version = 2
+    run_steps(again, after, range(2, 5))
+    asked = [[(r.token_ids.tolist(), r.seed) for r in engine.requests] for engine in (whole, before, after)]
+    assert asked[0] == asked[1] + asked[2]
+
+
+@hypothesis.settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 3), groups=st.integers(1, 5), resume=st.booleans())
+def test_under_any_interleaving_nothing_is_lost_repeated_or_too_old(
+    make: Make, seed: int, max_staleness: int, groups: int, resume: bool
+) -> None:
+    draw = random.Random(seed)
+
+    async def wander(request: GenerateRequest) -> Completion:
+        for _ in range(draw.choice([0, 1, 2, 40])):
+            await asyncio.sleep(0)
+        if draw.random() < 0.05:
+            raise OSError("hiccup")
+        reason = "interrupted" if draw.random() < 0.3 else "stop"
+        return completion("a", version=engine.version, stop_reason=reason)
+
+    engine = ScriptedEngine(lambda request, count: wander(request))
+    recipe = settings(
+        groups_per_step=groups, max_staleness=max_staleness, num_epochs=1, max_attempts=50,
+        sampling=Sampling(max_new_tokens=6),
+    )  # fmt: skip
+    sources = {"a": source(23), "b": source(9, weight=2.0)}
+    loop = make(recipe, engine=engine, sources=sources, shuffle=True)
+    consumed: list[int] = []
+    step = 0
+    while (batch := loop.next_batch(step)) is not None:
+        consumed += ids(batch)
+        assert all(0 <= step - g.oldest_version <= max_staleness for g in batch if g.oldest_version is not None)
+        step += 1
+        engine.version = step
+        loop.set_version(step)
+        if resume and step == 3:
+            state = json.loads(json.dumps(loop.state_dict()))
+            loop.stop()
+            loop = make(recipe, engine=engine, sources=sources, shuffle=True, version=step)
+            loop.load_state_dict(state)
+    assert sorted(consumed) == list(range(32))
+    loop.stop()
 
 
 def never() -> Callable[[GenerateRequest, int], Any]:

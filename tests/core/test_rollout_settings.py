@@ -15,7 +15,8 @@ from areal_lit.types import Example, Prompt
     [
         ("groups_per_step", 0), ("samples_per_group", 0), ("max_staleness", -1), ("max_concurrent", 0),
         ("episode_timeout_s", 0.0), ("max_attempts", 0), ("failure_budget", 1.5), ("max_rejected_groups", 0),
-        ("wait_timeout_s", -1.0), ("num_epochs", 0),
+        ("wait_timeout_s", -1.0), ("num_epochs", 0), ("sync_mode", "stop"), ("partial_groups", "keep"),
+        ("stale_groups", "train"), ("when_exhausted", "stop"),
     ],
 )  # fmt: skip
 def test_bad_value_is_refused_with_value_and_rule(name: str, value: Any) -> None:

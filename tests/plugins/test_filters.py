@@ -7,6 +7,7 @@ import pytest
 from areal_lit_filters.equal_rewards import EqualRewards
 from areal_lit_filters.success_rate import SuccessRate
 
+from areal_lit.testing.filter import check_filter
 from areal_lit.types import Example, Group, Prompt, Trajectory
 
 
@@ -45,6 +46,11 @@ def test_equal_rewards(rewards: tuple[float | None, ...], accepted: bool) -> Non
 )  # fmt: skip
 def test_success_rate_of_a_quarter_to_three_quarters(rewards: tuple[float | None, ...], accepted: bool) -> None:
     assert SuccessRate(low=0.25, high=0.75).accept(group(*rewards)) is accepted
+
+
+def test_conformance() -> None:
+    check_filter(EqualRewards, accepts=[(0.0, 1.0)], rejects=[(1.0, 1.0), (1.0, None)])
+    check_filter(SuccessRate, accepts=[(0.0, 1.0)], rejects=[(1.0, 1.0), (None, None)])
 
 
 def test_bad_bounds_are_refused() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from areal_lit_workflows.single_turn import SingleTurn
 
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.testing.workflow import check_workflow
+from areal_lit.text import TextCodec
 from areal_lit.types import Completion, Example, IntArray, Prompt, Trajectory
 
 
@@ -32,6 +36,10 @@ class OneAnswer:
             token_ids=np.concatenate([token_ids, completion.token_ids]), loss_mask=np.arange(n) >= len(token_ids),
             logprobs=np.zeros(n, np.float32), versions=np.zeros(n, np.int64), prompt=prompt,
         )  # fmt: skip
+
+
+def test_conformance(tmp_path: Path) -> None:
+    check_workflow(SingleTurn, TextCodec(tiny_spec(tmp_path)))
 
 
 async def test_prompt_is_asked_once_and_its_tokens_come_back_as_sent() -> None:

@@ -125,5 +125,5 @@ def load_split(
         return datasets.load_dataset(path, subset, split=split, revision=revision, data_files=files)
     except ConnectionError as error:
         raise ConnectionError(
-            f"{error}; check the network and the name, or use local files (data_files here, directory of gsm8k, or jsonl)"
+            f"{error}; check the network and the name, or use local files (data_files, jsonl, directory of gsm8k)"
         ) from error

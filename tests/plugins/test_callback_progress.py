@@ -6,12 +6,12 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from areal_lit_callbacks.progress import Progress, clock, sparkline, tokens_per_s
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from areal_lit.testing import check_callback
+from areal_lit_callbacks.progress import Progress, clock, sparkline, tokens_per_s
 
 METRICS = {
     "rollout/reward": 0.5,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_data.arithmetic import Arithmetic, Permutation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
+from areal_lit_data.arithmetic import Arithmetic, Permutation
 
 
 def examples(task, split="train"):

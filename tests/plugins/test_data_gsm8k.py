@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from areal_lit_data.gsm8k import GSM8K, final_number
 
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
+from areal_lit_data.gsm8k import GSM8K, final_number
 
 ORIGINAL = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
 ROW = {

@@ -6,11 +6,11 @@ import json
 import logging
 
 import pytest
-from areal_lit_data.jsonl import Jsonl
 
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
+from areal_lit_data.jsonl import Jsonl
 
 ROWS = [
     {"question": "What is 2+3?", "final": 5, "level": "easy"},

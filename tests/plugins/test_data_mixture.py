@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_data.arithmetic import Arithmetic
-from areal_lit_data.mixture import Mixture, MixtureSource
 
 from areal_lit.contracts import DataModule, Reward, Source
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, Sampling
+from areal_lit_data.arithmetic import Arithmetic
+from areal_lit_data.mixture import Mixture, MixtureSource
 
 
 @pytest.fixture

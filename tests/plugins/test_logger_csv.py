@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 
 import pytest
-from areal_lit_loggers.csv import Csv, read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.testing import check_logger
+from areal_lit_loggers.csv import Csv, read_rows
 
 
 def table(run_dir: Path):

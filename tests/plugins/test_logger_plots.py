@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from areal_lit_loggers.csv import Csv
-from areal_lit_loggers.plots import Plots, overview_figure, reward_figure, smoothed
 
 from areal_lit.testing import check_logger
+from areal_lit_loggers.csv import Csv
+from areal_lit_loggers.plots import Plots, overview_figure, reward_figure, smoothed
 
 CURVE = [(step, step / 10) for step in range(1, 11)]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from areal_lit_loggers.samples import Samples
 
 from areal_lit.testing import check_logger
 from areal_lit.testing.filter import make_group
+from areal_lit_loggers.samples import Samples
 
 
 def records(run_dir):

@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import pluggy
-from areal_lit_rewards.exact_match import ExactMatch
-from areal_lit_workflows.single_turn import SingleTurn
 
 from areal_lit.contracts import InferenceBackend, Process, ProcessSpec, Source
 from areal_lit.hookspecs import HookSpecs
@@ -34,6 +32,8 @@ from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Completion, Example, GenerateRequest, ModelSpec, Sampling, WeightSource
+from areal_lit_rewards.exact_match import ExactMatch
+from areal_lit_workflows.single_turn import SingleTurn
 
 NUM_TOKENS = 64
 SAMPLES_PER_GROUP = 8

@@ -16,8 +16,6 @@ import hypothesis
 import numpy as np
 import pluggy
 import pytest
-from areal_lit_filters.equal_rewards import EqualRewards
-from areal_lit_workflows.single_turn import SingleTurn
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -46,6 +44,8 @@ from areal_lit.types import (
     Trajectory,
     WeightSource,
 )
+from areal_lit_filters.equal_rewards import EqualRewards
+from areal_lit_workflows.single_turn import SingleTurn
 
 
 class LetterCodec(TextCodec):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal_lit_filters.equal_rewards import EqualRewards
-from areal_lit_filters.success_rate import SuccessRate
 
 from areal_lit.testing.filter import check_filter
 from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit_filters.equal_rewards import EqualRewards
+from areal_lit_filters.success_rate import SuccessRate
 
 
 def group(*rewards: float | None) -> Group:

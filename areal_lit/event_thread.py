@@ -28,6 +28,7 @@ class EventThread:
         self._thread: threading.Thread | None = None
         self._failed: Future[None] = Future()
         self._lock = threading.Lock()
+        self._is_stopping = False
 
     def start(self) -> None:
         """Start the thread; raises RuntimeError when it was started before."""
@@ -39,12 +40,12 @@ class EventThread:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        except BaseException as error:  # noqa: BLE001 - SystemExit and its like end the loop: whoever waits must know
-            self.fail(error)
-        finally:
-            loop.close()
+        while not self._is_stopping:
+            try:
+                loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - SystemExit and its like: whoever waits must know
+                self.fail(error)
+        loop.close()
 
     def run(
         self,
@@ -98,10 +99,14 @@ class EventThread:
             logger.warning(
                 "tasks of the %s thread did not end within %g s of being cancelled", self.name, self.stop_timeout_s
             )
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(self._end, loop)
         thread.join(self.stop_timeout_s)
         if thread.is_alive():
             logger.warning("the %s thread is blocked and was left behind: something on it does not yield", self.name)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_stopping = True
+        loop.stop()
 
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()

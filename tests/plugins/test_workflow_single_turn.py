@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from areal_lit_workflows.single_turn import SingleTurn
 
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.testing.workflow import check_workflow
 from areal_lit.text import TextCodec
 from areal_lit.types import Completion, Example, IntArray, Prompt, Trajectory
+from areal_lit_workflows.single_turn import SingleTurn
 
 
 class OneAnswer:

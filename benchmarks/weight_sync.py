@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from areal_lit_launchers.local import Local
-from areal_lit_transports.file import File
-from areal_lit_transports.file_receiver import FileReceiver
 
 from areal_lit.contracts import Death, GroupSpec, Rank, WorkerGroup
 from areal_lit.types import TensorInfo, WeightSource
+from areal_lit_launchers.local import Local
+from areal_lit_transports.file import File
+from areal_lit_transports.file_receiver import FileReceiver
 
 NUM_TENSORS = 100
 TIMEOUT_S = 300.0

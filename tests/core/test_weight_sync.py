@@ -13,7 +13,6 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
-from areal_lit_transports.memory import Memory, MemoryReceiver
 
 from areal_lit.contracts import InferenceBackend, Rank
 from areal_lit.models import load_causal_lm
@@ -21,6 +20,7 @@ from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import CORE_COLUMNS, TokenBatch
 from areal_lit.types import Completion, TensorInfo
 from areal_lit.weight_sync import MismatchAlarm, MismatchError, WeightSync, WeightSyncer, WeightSyncError
+from areal_lit_transports.memory import Memory, MemoryReceiver
 
 PROMPTS = [np.array([9, 12, 30, 8]), np.array([41, 7, 22])]
 

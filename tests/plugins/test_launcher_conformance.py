@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import pytest
-from areal_lit_launchers.inline import Inline, InlineGroup
-from areal_lit_launchers.local import Local
 
 from areal_lit.testing.launcher import check_launcher
+from areal_lit_launchers.inline import Inline, InlineGroup
+from areal_lit_launchers.local import Local
 
 
 def test_inline_conforms(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_launchers.inline import Inline
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
+from areal_lit_launchers.inline import Inline
 
 
 @pytest.fixture

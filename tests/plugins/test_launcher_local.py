@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+
+from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
 from areal_lit_launchers.channel import dumps, loads
 from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.local import Local
-
-from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
 
 HERE = str(Path(__file__).parent)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_transports.file import File
-from areal_lit_transports.memory import _SHELVES, Memory
 
 from areal_lit.testing.transport import check_transport
+from areal_lit_transports.file import File
+from areal_lit_transports.memory import _SHELVES, Memory
 
 
 def test_memory_conforms(tmp_path):

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 import torch
-from areal_lit_transports.file import File
-from areal_lit_transports.file_receiver import FileReceiver
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from areal_lit.contracts.strategy import Rank
 from areal_lit.testing.transport import manifest_of, weights_of
+from areal_lit_transports.file import File
+from areal_lit_transports.file_receiver import FileReceiver
 
 
 def test_the_file_is_safetensors(tmp_path):

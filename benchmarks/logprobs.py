@@ -20,6 +20,7 @@ import time
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
     import torch
+
     from areal_lit_single.logprobs import token_logprobs
 
     torch.set_num_threads(arguments.threads)
@@ -35,9 +36,8 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
     def step() -> torch.Tensor:
         entropy_R = None
         if side == "blocks":
-            logprob_R, entropy_R = token_logprobs(
-                hidden_RD, weight_VD, None, target_R, scale_R, entropy=arguments.entropy
-            )
+            inputs = (hidden_RD, weight_VD, None, target_R, scale_R)
+            logprob_R, entropy_R = token_logprobs(*inputs, entropy=arguments.entropy)
         else:
             logp_RV = (torch.nn.functional.linear(hidden_RD, weight_VD) * scale_R[:, None]).log_softmax(-1)
             logprob_R = logp_RV.gather(1, target_R[:, None])[:, 0]

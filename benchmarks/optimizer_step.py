@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable
 
 import torch
-from areal_lit_optimizers.adamw import AdamW
-from areal_lit_single.strategy import Single
 
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import CORE_COLUMNS, Loss, TokenBatch, TokenOutputs
+from areal_lit_optimizers.adamw import AdamW
+from areal_lit_single.strategy import Single
 
 MODELS = {
-    "0.8M": dict(hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32),
-    "7M": dict(hidden_size=320, intermediate_size=960, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=40),
-}  # fmt: skip
+    "0.8M": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 32},
+    "7M": {"hidden_size": 320, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 40},
+}
 
 
 def lengths_of(shape: str) -> list[int]:
@@ -84,7 +84,14 @@ def compare(size: str, shape: str, repeats: int) -> str:
     prompt = 6
     batch = make_batch(lengths_of(shape), prompt)
     with tempfile.TemporaryDirectory() as directory:
-        spec = tiny_spec(directory, initializer_range=0.02, max_position_embeddings=1024, **MODELS[size])
+        spec = tiny_spec(
+            directory,
+            **MODELS[size],
+            num_key_value_heads=MODELS[size]["num_attention_heads"] // 2,
+            intermediate_size=3 * MODELS[size]["hidden_size"],
+            max_position_embeddings=1024,
+            initializer_range=0.02,
+        )
         single = Single()
         single.setup(spec, optimizer=AdamW(lr=1e-4))
         plain = plain_step(load_causal_lm(spec).train(), batch, prompt)

@@ -74,7 +74,11 @@ def checkpoint_layers(lm: nn.Module) -> None:
     """Recompute each decoder layer in backward. Only the layers themselves enter training mode: dropout stays off."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    keywords = {"use_reentrant": False}
+    if hasattr(lm, "activation_checkpointing_enable"):
+        lm.activation_checkpointing_enable(activation_checkpointing_kwargs=keywords)
+    else:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=keywords)
     layers = [module for module in lm.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ValueError(f"{type(lm).__name__} cannot recompute its layers; set gradient_checkpointing to false")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -54,8 +54,6 @@ class Single(Strategy):
         self.attention = attention
         self.gradient_checkpointing = gradient_checkpointing
         self.freeze = freeze
-        self.on_before_optimizer_step: Callable[[Any], None] | None = None
-        """Called with the network after clipping, when the step will be taken."""
         self._spec: ModelSpec
         self._network: Network
         self._trainable: Trainable | None = None

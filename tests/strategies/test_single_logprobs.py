@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from areal_lit_single.logprobs import token_logprobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from areal_lit_single.logprobs import token_logprobs
 
 ROWS, HIDDEN, VOCABULARY = 7, 5, 11
 

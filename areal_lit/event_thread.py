@@ -88,12 +88,12 @@ class EventThread:
             elif self._failed.exception() is not error:
                 logger.warning("after the first failure, another: %s: %s", type(error).__name__, error)
 
-    def stop(self) -> None:
-        """Cancel what runs and end the thread; idempotent."""
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Cancel what runs, run ``last`` on the loop, and end the thread; idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        ending = asyncio.run_coroutine_threadsafe(self._cancel_all(), loop)
+        ending = asyncio.run_coroutine_threadsafe(self._wind_up(last), loop)
         wait((ending,), timeout=self.stop_timeout_s)
         if not ending.done():
             logger.warning(
@@ -116,9 +116,11 @@ class EventThread:
             self._failed.result()
 
     @staticmethod
-    async def _cancel_all() -> None:
+    async def _wind_up(last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if last is not None:
+            await last()
         await asyncio.get_running_loop().shutdown_asyncgens()

@@ -27,6 +27,9 @@ hookimpl = pluggy.HookimplMarker("areal_lit")
 
 PhaseName = Literal["wait_batch", "prepare", "train", "sync_weights", "evaluate", "checkpoint"]
 
+RANK_HOOKS = ("before_optimizer_step",)
+"""Hooks called on ranks; only callbacks that implement one travel there."""
+
 
 class HookSpecs:
     """The specifications, in the order a run meets them."""

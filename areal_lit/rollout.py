@@ -76,8 +76,8 @@ class RolloutLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread; idempotent, bounded in time."""
-        self._thread.stop()
+        """Cancel what runs, disconnect from the engine and end the thread; idempotent, bounded in time."""
+        self._thread.stop(self._services.backend.close)
         gc.unfreeze()
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:

@@ -19,7 +19,7 @@ from areal_lit.batching import pack, split_minibatches
 from areal_lit.checkpoint import CheckpointStore, read_state
 from areal_lit.contracts import Component, Death, GroupSpec, ProcessDied, Strategy, WorkerGroup
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts, evaluation_sources
-from areal_lit.hookspecs import PhaseName
+from areal_lit.hookspecs import RANK_HOOKS, PhaseName
 from areal_lit.interrupts import Interrupted, Interrupts
 from areal_lit.offline import OfflineBatches, encode_row
 from areal_lit.online import Online
@@ -71,7 +71,9 @@ class Run:
             self._start()
         except BaseException as error:
             self._end("failed", error)
-            raise self._cause(error) from error
+            if self._failure not in (None, error):
+                raise self._failure from error
+            raise
         return self
 
     def __exit__(
@@ -88,16 +90,12 @@ class Run:
             raise
         finally:
             self._end(status, error)
-        if error is not None and self._cause(error) is not error:
-            raise self._cause(error) from error
+        if error is not None and self._failure not in (None, error):
+            raise self._failure from error  # the death behind the error is what the user needs to read
         if status == "interrupted":
             logger.warning("interrupted at step %d; go on with --resume auto", self.trainer.step)
             raise KeyboardInterrupt
         return False
-
-    def _cause(self, error: BaseException) -> BaseException:
-        """The process death behind an error, if there was one: it is what the user needs to read."""
-        return error if self._failure is None else self._failure
 
     def _start(self) -> None:
         trainer = self.trainer
@@ -166,7 +164,7 @@ class Run:
             head=self.trainer.algorithm.heads.get(name, "value" if name == "critic" else "lm"),
             num_steps=self.trainer.max_steps,
             algorithm=self.trainer.algorithm,
-            callbacks=self._callbacks,
+            callbacks=[c for c in self._callbacks if any(hasattr(c, hook) for hook in RANK_HOOKS)],
             fingerprint=fingerprint(components(self.trainer).values()),
         )
 
@@ -187,8 +185,7 @@ class Run:
             raise ValueError("there is nothing to evaluate on: the data has no evaluation sources; add evaluation.data")
         if not self._sources and not self._is_evaluation:
             raise ValueError(f"data {type(trainer.data).__name__} has no training sources; it can only be evaluated on")
-        num_epochs = 1 if trainer.rollout.when_exhausted == "end" else trainer.rollout.num_epochs
-        self._stream = PromptStream(self._sources, seed=trainer.seed, num_epochs=num_epochs)
+        self._stream = PromptStream(self._sources, seed=trainer.seed, num_epochs=trainer.rollout.epochs)
 
     def _start_batches(self, engines: Sequence[Any]) -> OfflineBatches | Online:
         trainer = self.trainer

@@ -8,5 +8,5 @@ from areal_lit.contracts.component import Component
 class Callback(Component):
     """Methods marked with ``areal_lit.hookimpl`` and named as in ``hookspecs`` are called by the run.
 
-    Instances also travel to ranks, for hooks marked [rank].
+    Instances with a hook marked [rank] also travel to ranks, and must pickle.
     """

@@ -74,13 +74,16 @@ def test_deterministic_runs_repeat_and_resume_bit_for_bit(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_resume_loses_and_repeats_no_prompt(tmp_path: Path) -> None:
-    options = ("data.init_args.num_examples=64", "checkpoint.every_steps=1", "rollout.num_epochs=1")
+    options = ("data.init_args.num_examples=64", "checkpoint.every_steps=1", "rollout.num_epochs=1",
+               "loggers=[{class_path: csv}, {class_path: samples, init_args: {groups_per_step: 4}}]")  # fmt: skip
     trainer("quickstart", tmp_path, *options, "max_steps=5").fit()
     run = trainer("quickstart", tmp_path, *options, "max_steps=null").fit(resume="auto")
     assert rows(run)[-1]["step"] == "16"
-    prompts = [str(s["prompt"]) for s in samples(run) if s["sample"] == 0]
+    seen: set[object] = set()
+    prompts = [str(s["prompt"]) for s in samples(run) if s["group"] not in seen and not seen.add(s["group"])]
     assert max(float(row["rollout/staleness_max"]) for row in rows(run)) <= 2
     assert len(prompts) == 64
+    assert sorted(seen) == list(range(64))
 
 
 class AtStep(Callback):

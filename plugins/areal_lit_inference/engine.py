@@ -25,6 +25,7 @@ from areal_lit_inference.model import ServedModel
 from areal_lit_inference.rows import Finished, Rows, Sequence
 from areal_lit_inference.sampling import SamplingRows, draw, uniform
 from areal_lit_inference.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
+from areal_lit_inference.spans import SORT_EVERY, plan_spans, should_sort
 from areal_lit_inference.stopping import Stopping
 
 
@@ -39,6 +40,7 @@ class Engine:
         deterministic: a sequence's numbers do not depend, to the last bit, on which others are served: every step
             runs all slots, cache lengths come in whole blocks, every prompt is prefilled on its own. Slower.
         version: of the weights the model was loaded with; None refuses to generate until the first ``load``.
+        span_cost: see ``plan_spans``.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Engine:
         self.max_prefill_tokens = max_prefill_tokens
         self.deterministic = deterministic
         self.version = version
+        self.span_cost = span_cost
         self.is_torn = False
         self.cache = served.new_cache(max_slots)
         self.rows = Rows(max_slots)
         self.waiting: deque[Sequence] = deque()
         self._donors: dict[bytes, Sequence] = {}
         self._sampling: SamplingRows | None = None
+        self._steps_unsorted = 0
 
     @property
     def num_active(self) -> int:
@@ -191,20 +195,36 @@ class Engine:
     # --- decoding ---------------------------------------------------------------------------------
 
     def _decode(self) -> list[Finished]:
-        rows, n, device = self.rows, self.num_active, self.served.device
-        longest = int(rows.length[:n].max()) + 1
-        if self.deterministic:
-            rows.length[n:] = rows.last[n:] = 0
-            n, longest = self.max_slots, -(-longest // LENGTH_BLOCK) * LENGTH_BLOCK
-        self.cache.reserve(n, longest)
+        rows, device = self.rows, self.served.device
+        spans = self._plan_spans()
+        n = spans[-1].stop
+        self.cache.reserve(n, max(span.length for span in spans))
         token_n1 = torch.from_numpy(rows.last[:n, None]).to(device)
         length_n = torch.from_numpy(rows.length[:n]).to(device)
-        plan = Decode(self.cache, length_n, [Span(first=0, stop=n, length=longest)])
+        plan = Decode(self.cache, length_n, spans)
         logits_nV = self.served.logits(token_n1, length_n[:, None], plan)[: self.num_active, 0]
         rows.length[: self.num_active] += 1
         if self._sampling is None:
             self._sampling = self._gather_sampling(0)
         return self._draw(logits_nV, self._sampling, 0)
+
+    def _plan_spans(self) -> list[Span]:
+        """What each slot reads in this step; now and then the slots are sorted, longest first, to read less."""
+        rows, n = self.rows, self.num_active
+        if self.deterministic:
+            rows.length[n:] = rows.last[n:] = 0
+            blocks = int(rows.length[:n].max()) // LENGTH_BLOCK + 1
+            return [Span(first=0, stop=self.max_slots, length=blocks * LENGTH_BLOCK)]
+        spans = plan_spans(rows.length[:n], self.span_cost)
+        self._steps_unsorted += 1
+        if self._steps_unsorted >= SORT_EVERY and should_sort(rows.length[:n], spans, self.span_cost):
+            order_n = np.argsort(-rows.length[:n], kind="stable")
+            self.cache.permute(order_n.tolist(), int(rows.length[:n].max()))
+            rows.permute(order_n)
+            self._sampling = None
+            self._steps_unsorted = 0
+            spans = plan_spans(rows.length[:n], self.span_cost)
+        return spans
 
     def _gather_sampling(self, first: int) -> SamplingRows:
         options = [sequence.sampling for sequence in self.rows.sequences[first:]]

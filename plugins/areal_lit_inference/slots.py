@@ -85,6 +85,13 @@ class SlotCache:
             slots = self.view(x)
             slots[target, :, :length] = slots[source, :, :length]
 
+    def permute(self, order: Sequence[int], length: int) -> None:
+        """Slot i takes the first ``length`` positions of slot ``order[i]``, for the first ``len(order)`` slots."""
+        index = torch.tensor(order, device=self.keys[0].device)
+        for x in (*self.keys, *self.values):
+            slots = self.view(x)
+            slots[: len(order), :, :length] = slots[index, :, :length]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:

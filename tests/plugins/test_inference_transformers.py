@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from areal_lit_inference.server import serve
-from areal_lit_inference.transformers import Transformers
 from torch import Tensor
 
 from areal_lit.contracts import Process, Receiver
@@ -21,6 +19,8 @@ from areal_lit.models import load_causal_lm
 from areal_lit.testing.inference import check_inference
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import GenerateRequest, ModelSpec, Sampling, WeightSource
+from areal_lit_inference.server import serve
+from areal_lit_inference.transformers import Transformers
 
 PROMPT = np.asarray([11, 12, 13, 14, 15])
 HERE = f"{__name__}:SeededReceiver"

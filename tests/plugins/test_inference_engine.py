@@ -1,0 +1,236 @@
+"""The engine against the model's own forward pass, over ragged requests that join and leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from areal_lit.models import load_causal_lm
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.types import ModelSpec, Sampling, TensorInfo
+from areal_lit_inference import engine as engine_module
+from areal_lit_inference.engine import Engine
+from areal_lit_inference.model import ServedModel
+from areal_lit_inference.rows import Finished, Sequence
+from areal_lit_inference.sampling import seed_state
+from areal_lit_inference.stopping import Stopping
+
+LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-6}
+QWEN2 = {"model_type": "qwen2"}
+
+
+def make_engine(served: ServedModel, **options: Any) -> Engine:
+    values: dict[str, Any] = {"max_slots": 4, "max_prefill_tokens": 64, "version": 0, **options}
+    stopping = Stopping(end_token_ids=(1,), vocab_size=served.vocab_size, decode=lambda ids: "".join(map(chr, ids)))
+    return Engine(served, stopping=stopping, **values)
+
+
+def sequence(number: int, token_ids: list[int], budget: int, **sampling: Any) -> Sequence:
+    return Sequence(
+        number=number, token_ids=np.asarray(token_ids, np.int64), noise=seed_state(number),
+        sampling=Sampling(max_new_tokens=budget, **sampling),
+    )  # fmt: skip
+
+
+def run(engine: Engine, *sequences: Sequence) -> dict[int, Finished]:
+    done = [refused for s in sequences if (refused := engine.submit(s))]
+    while engine.num_active or engine.waiting:
+        done += engine.step()
+    return {f.number: f for f in done}
+
+
+def reference(model: Any, token_ids: np.ndarray, temperature: float) -> np.ndarray:
+    with torch.no_grad():
+        logits = model(torch.from_numpy(token_ids)[None]).logits[0, :-1].float() / temperature
+    return logits.log_softmax(-1).gather(1, torch.from_numpy(token_ids)[1:, None])[:, 0].numpy()
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    return tiny_spec(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def served(spec: ModelSpec) -> ServedModel:
+    return ServedModel(spec)
+
+
+@pytest.fixture(scope="module")
+def model(spec: ModelSpec) -> Any:
+    return load_causal_lm(spec)
+
+
+prompts = st.lists(st.integers(2, 63), min_size=1, max_size=20)
+requests = st.lists(
+    st.tuples(prompts, st.integers(1, 40), st.sampled_from([0.0, 0.7, 1.0]), st.booleans(), st.integers(1, 3)),
+    min_size=1, max_size=9,
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=requests, max_slots=st.integers(1, 6), span_cost=st.sampled_from([1, 512]))
+def test_every_logprob_is_the_models_own(
+    served: ServedModel, model: Any, requests: Any, max_slots: int, span_cost: int
+) -> None:
+    sequences = []
+    for prompt, budget, temperature, ignore, copies in requests:
+        for _ in range(copies):
+            options = {"temperature": temperature, "ignore_eos": ignore}
+            sequences.append(sequence(len(sequences), prompt, budget, **options))
+    done = run(make_engine(served, max_slots=max_slots, span_cost=span_cost), *sequences)
+    assert sorted(done) == list(range(len(sequences)))
+    for s in sequences:
+        f = done[s.number]
+        assert f.stop_reason == ("stop" if f.token_ids[-1] == 1 and not s.sampling.ignore_eos else "length")
+        assert len(f.token_ids) == s.sampling.max_new_tokens or f.stop_reason == "stop"
+        whole = np.concatenate([s.token_ids, f.token_ids])
+        expected = reference(model, whole, s.sampling.temperature or 1.0)[len(s.token_ids) - 1 :]
+        np.testing.assert_allclose(f.logprobs, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, {"num_key_value_heads": 2}, {"tie_word_embeddings": False}])
+def test_other_architectures_are_served(tmp_path: Path, config: dict[str, Any]) -> None:
+    spec = tiny_spec(tmp_path, **config)
+    served = ServedModel(spec)
+    served.check_parity()
+    done = run(make_engine(served), *(sequence(i, [5, 6, 7 + i % 2], 12, ignore_eos=True) for i in range(6)))
+    whole = np.concatenate([[5, 6, 8], done[1].token_ids])
+    np.testing.assert_allclose(done[1].logprobs, reference(load_causal_lm(spec), whole, 1.0)[2:], atol=2e-5)
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    served = ServedModel(tiny_spec(tmp_path, model_type="granite", logits_scaling=3.0))
+    with pytest.raises(ValueError, match="'granite' computes something the transformers engine does not"):
+        served.check_parity()
+
+
+class CountingModel(ServedModel):
+    """Notes how many tokens each forward pass is fed."""
+
+    def hidden(self, token_BT: Tensor, position_BT: Tensor, plan: Any) -> Tensor:
+        self.fed = [*getattr(self, "fed", []), token_BT.numel()]
+        return super().hidden(token_BT, position_BT, plan)
+
+
+def test_one_group_is_prefilled_once(spec: ModelSpec) -> None:
+    served = CountingModel(spec)
+    run(make_engine(served, max_slots=8), *(sequence(i, [7] * 30, 1) for i in range(8)))
+    assert served.fed == [30]
+    served.fed = []
+    engine = make_engine(served, max_slots=8)
+    engine.submit(sequence(0, [7] * 30, 20, ignore_eos=True))
+    engine.step()
+    done = run(engine, sequence(1, [7] * 30, 5, ignore_eos=True))
+    assert 30 not in served.fed[1:], "a late member of a running group must not be prefilled again"
+    alone = run(make_engine(served), sequence(1, [7] * 30, 5, ignore_eos=True))
+    assert done[1].token_ids.tolist() == alone[1].token_ids.tolist()
+
+
+@settings(max_examples=15, deadline=None)
+@given(requests=requests, company=st.integers(0, 8))
+def test_deterministic_numbers_do_not_depend_on_company(served: ServedModel, requests: Any, company: int) -> None:
+    sequences = [sequence(i, p, b, ignore_eos=True) for i, (p, b, *_) in enumerate(requests)]
+    together = run(make_engine(served, max_slots=8, deterministic=True), *sequences)
+    first = run(
+        make_engine(served, max_slots=8, deterministic=True),
+        sequence(0, requests[0][0], requests[0][1], ignore_eos=True),
+    )
+    assert together[0].token_ids.tobytes() == first[0].token_ids.tobytes()
+    assert together[0].logprobs.tobytes() == first[0].logprobs.tobytes()
+
+
+def test_interruption_returns_partials_and_new_weights_recompute_the_prompt(served: ServedModel, model: Any) -> None:
+    engine = make_engine(served)
+    engine.submit(sequence(0, [5, 6, 7], 30, ignore_eos=True))
+    for _ in range(10):
+        engine.step()
+    (partial,) = engine.interrupt()
+    assert (partial.stop_reason, len(partial.token_ids), partial.version) == ("interrupted", 11, 0)
+    weights = {name: p.detach() * 1.3 for name, p in model.named_parameters()}
+    own = [(name, p.detach().clone()) for name, p in model.named_parameters()]
+    try:
+        engine.load(1, weights.items())
+        resumed = [5, 6, 7, *partial.token_ids.tolist()]
+        rest = run(engine, sequence(0, resumed, 19, ignore_eos=True))[0]
+        assert rest.version == 1
+        model.load_state_dict(weights, strict=False)
+        expected = reference(model, np.concatenate([resumed, rest.token_ids]), 1.0)[len(resumed) - 1 :]
+        np.testing.assert_allclose(rest.logprobs, expected, atol=2e-5)
+    finally:
+        model.load_state_dict(dict(own), strict=False)
+        engine.load(2, own)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("model.norm.weight"), "missing for 1 parameters: model.norm.weight"),
+        (lambda w: w.update(extra=torch.zeros(1)), "'extra' arrived"),
+        (lambda w: w.update({"model.norm.weight": torch.zeros(3)}), "must have shape"),
+    ],
+)
+@pytest.mark.parametrize("announced", [False, True])
+def test_weights_that_do_not_fit_are_refused(spec: ModelSpec, change: Any, message: str, announced: bool) -> None:
+    served = ServedModel(spec)
+    engine = make_engine(served)
+    weights = {name: p.detach().clone() for name, p in served.model.named_parameters()}
+    change(weights)
+    manifest = (
+        [TensorInfo(name=n, shape=tuple(t.shape), dtype="float32") for n, t in weights.items()] if announced else []
+    )
+    with pytest.raises(ValueError, match=message):
+        engine.load(1, weights.items(), manifest)
+    assert engine.is_torn is not announced, "what was announced wrongly must not touch a parameter"
+    refused = engine.submit(sequence(0, [5], 1))
+    assert (refused is not None and "half-way" in refused.error) is not announced
+
+
+def test_requests_out_of_bounds_are_refused_one_by_one(served: ServedModel) -> None:
+    done = run(
+        make_engine(served), sequence(0, [5] * 500, 13), sequence(1, [64], 1), sequence(2, [], 1), sequence(3, [5], 1),
+        sequence(4, [5] * 511, 1),
+    )  # fmt: skip
+    assert "500 prompt tokens + max_new_tokens 13 must be <= 512" in done[0].error
+    assert "token ids must be in [0, 64)" in done[1].error
+    assert "at least one token" in done[2].error
+    assert not done[3].error
+    assert len(done[4].token_ids) == 1
+
+
+def test_stop_strings_and_tokens_count_only_what_was_drawn(served: ServedModel) -> None:
+    free = run(make_engine(served), sequence(0, [65 - 10, 56], 20, ignore_eos=True))[0].token_ids
+    text = "".join(map(chr, free.tolist()))
+    stop = text[9:12]
+    stopped = run(make_engine(served), sequence(0, [65 - 10, 56], 20, stop=(stop,)))[0]
+    end = text.index(stop) + 3
+    assert (stopped.stop_reason, stopped.token_ids.tolist()) == ("stop", free[:end].tolist())
+    straddling = chr(56) + text[0]
+    kept = run(make_engine(served), sequence(0, [65 - 10, 56], 3, stop=(straddling,)))[0]
+    assert kept.stop_reason == "length" or straddling in text[:3]
+
+
+def test_cancelled_requests_free_their_slots(served: ServedModel) -> None:
+    engine = make_engine(served, max_slots=3)
+    for i in range(5):
+        engine.submit(sequence(i, [5, 6, 7 + i], 30, ignore_eos=True))
+    engine.step()
+    engine.cancel({0, 3})
+    assert engine.num_active == 2
+    done = run(engine)
+    assert sorted(done) == [1, 2, 4]
+    alone = run(make_engine(served), sequence(2, [5, 6, 9], 30, ignore_eos=True))
+    assert done[2].token_ids.tolist() == alone[2].token_ids.tolist()
+
+
+def test_score_is_the_models_logprob(served: ServedModel, model: Any) -> None:
+    ids = np.random.default_rng(0).integers(2, 64, engine_module.SCORE_CHUNK - 3)
+    scored = make_engine(served).score(ids, 0.7)
+    assert scored[0] == 0
+    np.testing.assert_allclose(scored[1:], reference(model, ids, 0.7), atol=2e-5)

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib import import_module
@@ -112,13 +113,14 @@ class InlineProcess(Process):
         self._thread.start()
 
     def _run(self) -> None:
-        reason = "returned"
         try:
             load(self._spec.target)(self.address, **self._spec.kwargs)
-        except Exception as error:  # noqa: BLE001 - the thread's end is reported as a death, whatever ended it
-            reason = f"raised {type(error).__name__}: {error}"
-        if not self._is_stopping:
-            self._on_death(Death(name=self.name, rank=0, exit_code=None, reason=reason))
+        except Exception as error:  # noqa: BLE001 - reported as a death, whatever it was
+            if not self._is_stopping:
+                reason = f"raised {type(error).__name__}: {error}"
+                self._on_death(
+                    Death(name=self.name, rank=0, exit_code=None, reason=reason, log_tail=traceback.format_exc())
+                )
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()

@@ -31,7 +31,8 @@ WATCH_INTERVAL_S = 0.2
 class Local(Launcher):
     """Every rank and engine is a process of this machine, with a log of its own.
 
-    A process that ends or hangs is reported at once. Nothing outlives the controller, however it ends: children get a
+    A process that ends or hangs is reported at once; only a server function that returns (its client has said goodbye)
+    is not. Nothing outlives the controller, however it ends: children get a
     signal from the kernel, see their socket close, and are killed with their own children by a reaper process.
 
     Args:
@@ -106,7 +107,9 @@ class Local(Launcher):
         child, channel = self._serve(spec.name, 0, f"{spec.name}.log", python, env, orders)
         channel.on_bytes = child.seen
         child.at_end.append(lambda death: channel.close())
-        threading.Thread(target=hear, args=(channel,), name=f"areal-lit-read-{spec.name}", daemon=True).start()
+        hearing = threading.Thread(target=hear, args=(channel, child), name=f"areal-lit-read-{spec.name}", daemon=True)
+        hearing.start()
+        child.before_end.append(lambda: hearing.join(timeout=2.0))
         return LocalProcess(spec, child, address, (), self.stop_grace_s)
 
     def _run_command(self, spec: ProcessSpec, env: Mapping[str, str]) -> LocalProcess:
@@ -211,7 +214,8 @@ def short_directory() -> str:
     return tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
 
 
-def hear(channel: Channel) -> None:
-    """Take a process's heartbeats; it says nothing else."""
+def hear(channel: Channel, child: Child) -> None:
+    """Take a process's heartbeats, until it says that its target has returned: then its end is no death."""
     with contextlib.suppress(EOFError, OSError):
         channel.receive()
+        child.is_stopping = True

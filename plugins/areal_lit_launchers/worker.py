@@ -93,11 +93,12 @@ def exit_at_eof(connection: socket.socket) -> None:
 
 
 def serve_process(connection: socket.socket, orders: dict[str, Any]) -> None:
-    """Run ``target(address, **kwargs)`` to its end."""
+    """Run ``target(address, **kwargs)`` to its end; say so when it returns, for that is no death."""
     beat = HEADER.pack(0, 0, 0)
     threading.Thread(target=beat_for_ever, args=(lambda: connection.sendall(beat),), daemon=True).start()
     threading.Thread(target=exit_at_eof, args=(connection,), daemon=True).start()
     load(orders["target"])(orders["address"], **pickle.loads(orders["kwargs"]))
+    connection.sendall(HEADER.pack(0, 1, 0) + b".")
 
 
 def serve_rank(connection: socket.socket, orders: dict[str, Any]) -> None:

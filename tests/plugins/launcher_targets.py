@@ -61,6 +61,11 @@ def never_listens(address):
     time.sleep(600)
 
 
+def returns(address, *, code=None):
+    if code is not None:
+        os._exit(code)
+
+
 def listens(address, *, note=""):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import pytest
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
@@ -33,12 +35,11 @@ def test_values_are_shared_and_functions_of_main_travel(inline):
     assert group.call("echo", group.put(function), timeout_s=1)[0].result(0) == (function,)
 
 
-def test_the_end_of_an_engine_thread_is_reported(tmp_path):
-    import queue
-
+def test_an_engine_thread_that_raises_is_reported(tmp_path):
     deaths = queue.SimpleQueue()
     launcher = Inline()
     launcher.setup(tmp_path, deaths.put)
     launcher.start_process(ProcessSpec(name="engine-0", target="os:listdir"))
-    assert deaths.get(timeout=10).name == "engine-0"
+    death = deaths.get(timeout=10)
+    assert (death.name, death.reason[:24]) == ("engine-0", "raised FileNotFoundError")
     launcher.stop()

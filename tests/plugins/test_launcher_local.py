@@ -58,6 +58,7 @@ def _status(pid):
     return psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_reported_hung(local, deaths):
     group = start(local, num_ranks=2)
     pids = [f.result(60) for f in group.call("pid", timeout_s=60)]
@@ -166,6 +167,16 @@ def test_a_process_that_never_listens_is_reported(local, deaths):
     assert not process.is_alive()
 
 
+def test_a_target_that_returns_has_finished_and_is_no_death(local, deaths):
+    finished = local.start_process(ProcessSpec(name="engine-0", target="launcher_targets:returns"))
+    assert finished.child.ended.wait(30)
+    died = local.start_process(ProcessSpec(name="engine-1", target="launcher_targets:returns", kwargs={"code": 0}))
+    assert deaths.get(timeout=30).name == "engine-1"
+    assert deaths.empty()
+    assert not finished.is_alive()
+    assert not died.is_alive()
+
+
 def test_a_command_line_gets_ports_and_is_watched(local, deaths, tmp_path):
     spec = ProcessSpec(
         name="server",
@@ -218,6 +229,7 @@ print(*pids, launcher._socket_dir, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)", "raise KeyError('x')"])
 def test_nothing_is_left_of_a_controller_that_ends(tmp_path, end):
     script = subprocess.run(

@@ -25,7 +25,7 @@ from areal_lit_inference.model import ServedModel
 from areal_lit_inference.rows import Finished, Rows, Sequence
 from areal_lit_inference.sampling import SamplingRows, draw, uniform
 from areal_lit_inference.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
-from areal_lit_inference.spans import SORT_EVERY, plan_spans, should_sort
+from areal_lit_inference.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
 from areal_lit_inference.stopping import Stopping
 
 
@@ -45,7 +45,7 @@ class Engine:
 
     def __init__(
         self, served: ServedModel, *, stopping: Stopping, max_slots: int, max_prefill_tokens: int,
-        deterministic: bool = False, version: int | None = None,
+        deterministic: bool = False, version: int | None = None, span_cost: int = SPAN_COST,
     ) -> None:  # fmt: skip
         self.served = served
         self.stopping = stopping

@@ -37,7 +37,7 @@ class ServedModel:
         self.base: nn.Module = self.model.base_model
         self.head: nn.Module = self.model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
-        self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         self.max_length: int = self.config.max_position_embeddings
         refuse_unsupported(self.model, self.config)
 

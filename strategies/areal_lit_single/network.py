@@ -127,6 +127,7 @@ class Network(nn.Module):
                 if not reason:
                     log.info("%s: %s attention", type(self.lm).__name__, choice)
                     return
+                self.lm.set_attn_implementation(own)
                 if attention != "auto" or choice == "padded":
                     raise ValueError(f"{type(self.lm).__name__} cannot be trained with {choice} attention: {reason}")
                 log.warning("%s: no %s attention (%s)", type(self.lm).__name__, choice, reason)

@@ -1,0 +1,161 @@
+"""Single: what the conformance suite leaves open. Precision, freezing, heads, hooks, refusals."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from areal_lit.contracts.strategy import Rank
+from areal_lit.testing.strategy_case import PlainSGD, objective, random_batch, tensors, value_of
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.token_batch import Loss
+from areal_lit.types import ModelSpec
+from areal_lit_optimizers.adamw import AdamW
+from areal_lit_single.strategy import Single
+
+LOGPROB, VALUE = frozenset({"logprob"}), frozenset({"value"})
+
+
+def ready(spec: ModelSpec, *, lr: float = 1e-3, head: str = "lm", **options) -> Single:
+    single = Single(**options)
+    single.setup(spec, head=head, optimizer=AdamW(lr=lr))
+    return single
+
+
+def value_objective(outputs, batch) -> Loss:
+    return Loss(values=(outputs.value_T - 1).square())
+
+
+def test_small_steps_add_up_under_bfloat16(tmp_path: Path) -> None:
+    """A step of 1e-4 is below bfloat16's resolution at 1.0: without float32 masters nothing would ever move."""
+    single = ready(replace(tiny_spec(tmp_path), dtype="bfloat16"), lr=1e-4)
+    norm_weight = []
+    for _ in range(40):
+        single.optimizer_step([random_batch()], objective, LOGPROB)
+        norm_weight.append(tensors(single)["model.norm.weight"])
+    assert norm_weight[0].dtype == torch.bfloat16
+    assert norm_weight[4].eq(1).all()
+    assert norm_weight[-1].ne(1).any()
+
+
+def test_bfloat16_gradients_accumulate_in_float32_and_resume_exactly(tmp_path: Path) -> None:
+    spec = replace(tiny_spec(tmp_path), dtype="bfloat16")
+    first, second = ready(spec), ready(replace(spec, init_seed=1))
+    batches = [random_batch(seed=seed) for seed in range(3)]
+    seen = []
+    first.on_before_optimizer_step = lambda network: seen.extend(p.master.grad.dtype for p in network.parameters())
+    first.optimizer_step(batches, objective, LOGPROB)
+    assert set(seen) == {torch.float32}
+    (tmp_path / "saved").mkdir()
+    first.save(tmp_path / "saved")
+    second.load(tmp_path / "saved")
+    for single in (first, second):
+        single.optimizer_step(batches, objective, LOGPROB)
+    masters = zip(first._trainable.masters.items(), second._trainable.masters.values(), strict=True)
+    assert all(torch.equal(ours, theirs) for (_, ours), theirs in masters)
+
+
+def test_the_hook_sees_clipped_gradients_and_is_not_called_for_a_skipped_step(tmp_path: Path) -> None:
+    single = Single()
+    single.setup(tiny_spec(tmp_path), optimizer=PlainSGD(lr=0.1, max_grad_norm=0.01))
+    norms = []
+    single.on_before_optimizer_step = lambda network: norms.append(
+        float(torch.nn.utils.get_total_norm([p.grad for p in network.parameters()]))
+    )
+    single.optimizer_step([random_batch()], objective, LOGPROB)
+    single.optimizer_step([random_batch()], lambda o, b: Loss(values=o.logprob_T * float("nan")), LOGPROB)
+    assert norms == [pytest.approx(0.01, rel=1e-3)]
+
+
+def test_frozen_parameters_stay_and_a_pattern_must_match(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path, tie_word_embeddings=False)
+    single = ready(spec, freeze=["model.embed_tokens.*", "*layers.0.*"])
+    before = tensors(single)
+    single.optimizer_step([random_batch()], objective, LOGPROB)
+    moved = {name for name, tensor in tensors(single).items() if not torch.equal(tensor, before[name])}
+    assert "lm_head.weight" in moved
+    assert not any("embed_tokens" in name or "layers.0." in name for name in moved)
+    with pytest.raises(ValueError, match=r"'layers\.9' matches no parameter"):
+        ready(spec, freeze=["layers.9"])
+    with pytest.raises(ValueError, match="no parameter to train"):
+        ready(spec, freeze=["model.*", "lm_head.*"])
+
+
+def test_a_value_head_learns_is_saved_and_exported(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path, tie_word_embeddings=False)
+    single = ready(spec, lr=1e-2, head="value")
+    batch = random_batch()
+    losses = [value_of(single.optimizer_step([batch], value_objective, VALUE), "loss") for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert not single.network.lm.lm_head.weight.requires_grad
+    (tmp_path / "exported").mkdir()
+    single.export_hf(tmp_path / "exported")
+    again = Single()
+    again.setup(ModelSpec(path=str(tmp_path / "exported")), head="value")
+    (ours,), (theirs,) = single.forward([batch], VALUE), again.forward([batch], VALUE)
+    torch.testing.assert_close(ours.value_T, theirs.value_T)
+    torch.testing.assert_close(ours.final_value_S, theirs.final_value_S)
+
+
+def test_a_reference_can_be_refreshed(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    policy, reference = ready(spec, lr=1e-2), Single()
+    reference.setup(spec)
+    policy.optimizer_step([random_batch()], objective, LOGPROB)
+    reference.copy_from(policy)
+    (ours,), (theirs,) = policy.forward([random_batch()], LOGPROB), reference.forward([random_batch()], LOGPROB)
+    assert torch.equal(ours.logprob_T, theirs.logprob_T)
+    with pytest.raises(RuntimeError, match="frozen"):
+        reference.optimizer_step([random_batch()], objective, LOGPROB)
+
+
+def test_a_microbatch_without_loss_tokens_adds_nothing(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    batch = random_batch()
+    empty = random_batch(seed=1)
+    none = torch.zeros_like(empty["loss_mask"])
+    empty = empty.with_columns(loss_mask=none, token_weight=none.float())
+    with_fill, without = ready(spec), ready(spec)
+    with_fill.optimizer_step([empty, batch], objective, LOGPROB)
+    without.optimizer_step([batch], objective, LOGPROB)
+    ours, theirs = tensors(with_fill), tensors(without)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_dropout_is_off_even_where_layers_are_recomputed(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path, attention_dropout=0.5)
+    batch = random_batch()
+    results = []
+    for options in ({}, {"gradient_checkpointing": True}, {"gradient_checkpointing": True, "attention": "padded"}):
+        single = ready(spec, **options)
+        metrics = single.optimizer_step([batch], objective, LOGPROB)
+        results.append(value_of(metrics, "grad_norm"))
+    assert results == pytest.approx([results[0]] * 3, rel=1e-5)
+
+
+def test_recomputed_layers_really_are(tmp_path: Path) -> None:
+    single = ready(tiny_spec(tmp_path), gradient_checkpointing=True)
+    before = single.network._current.num_calls
+    single.optimizer_step([random_batch()], objective, LOGPROB)
+    assert single.network._current.num_calls - before == 2 * 2
+
+
+def test_a_constructed_strategy_pickles_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    assert pickle.loads(pickle.dumps(Single(freeze=("a",)))).freeze == ("a",)
+    with pytest.raises(ValueError, match="runs on 1 rank, got 2"):
+        Single().setup(tiny_spec(tmp_path), rank=Rank(rank=0, num_ranks=2))
+    with pytest.raises(ValueError, match="max_tokens_per_microbatch must be >= 1, got 0"):
+        Single(max_tokens_per_microbatch=0)
+    greedy = random_batch().with_columns(temperature=torch.zeros(6))
+    with pytest.raises(ValueError, match="temperature > 0"):
+        ready(tiny_spec(tmp_path)).forward([greedy], LOGPROB)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a device this machine has")
+def test_no_silent_fallback_to_another_device(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no CUDA device"):
+        Single(device="cuda").setup(tiny_spec(tmp_path))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from areal_lit.testing.fake_inference import FakeBackend, Faults, fake_logprobs
 from areal_lit.testing.inference import check_inference
@@ -112,6 +114,12 @@ class InterruptsOnDrain(FakeBackend):
         await super().pause("interrupt")
 
 
+class ReturnsFromDrainAtOnce(FakeBackend):
+    async def pause(self, mode: Any) -> None:
+        if mode == "interrupt":
+            await super().pause(mode)
+
+
 class TakesAnyLength(FakeBackend):
     async def generate(self, request: GenerateRequest) -> Completion:
         self.max_length = max(200, len(request.token_ids) + request.sampling.max_new_tokens)
@@ -152,6 +160,7 @@ async def test_the_fake_conforms() -> None:
         (NeverPauses, "check_interrupt"),
         (DoesNotQueue, "check_pause_queues"),
         (InterruptsOnDrain, "check_drain"),
+        (ReturnsFromDrainAtOnce, "check_drain"),
         (TakesAnyLength, "check_refusals"),
         (GeneratesTooEarly, "before the first update"),
         (HangsOnClose, "check_close"),
@@ -197,3 +206,17 @@ async def test_a_dead_fake_fails_pending_and_later_requests() -> None:
     for call in (backend.generate(request()), pending, backend.generate(request())):
         with pytest.raises(ConnectionError, match="gone"):
             await call
+
+
+@given(seed=st.integers(), version=st.integers(0, 50), cut=st.integers(1, 19))
+def test_the_fake_draws_by_seed_version_and_position_alone(seed: int, version: int, cut: int) -> None:
+    async def draw(token_ids: np.ndarray, budget: int) -> Completion:
+        sampling = Sampling(max_new_tokens=budget, ignore_eos=True)
+        return await FakeBackend(start_version=version).generate(
+            request(token_ids=token_ids, sampling=sampling, seed=seed)
+        )
+
+    whole = asyncio.run(draw(PROMPT, 20))
+    rest = asyncio.run(draw(np.concatenate([PROMPT, whole.token_ids[:cut]]), 20 - cut))
+    assert rest.token_ids.tolist() == whole.token_ids[cut:].tolist()
+    assert rest.logprobs.tolist() == whole.logprobs[cut:].tolist()

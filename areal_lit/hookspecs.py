@@ -3,9 +3,10 @@
 All hooks are synchronous. Implementations are methods marked ``@areal_lit.hookimpl`` and take the subset of
 arguments they need. A hook that raises ends the run with an error naming its distribution.
 
-Kinds: **notify** (called in turn, results ignored; training thread unless marked [rank]), **veto** (any False drops; all are heard; on the
-event loop, with a warning past 5 ms), **policy** (the first result that is not None decides; the core's
-default comes last), **context** (each returns a context manager that is entered around the phase).
+Kinds: **notify** (called in turn, results ignored; training thread unless marked [rank]), **veto** (any False
+drops; all are heard; on the event loop, with a warning past 5 ms), **policy** (the first result that is not None
+decides; the core's default comes last), **context** (each returns a context manager that is entered around the
+phase).
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class HookSpecs:
     # --- policy ----------------------------------------------------------------------------------
 
     @hookspec(firstresult=True)
-    def rollout_error(self, prompt: Prompt, error: BaseException, attempt: int) -> Literal["retry", "drop", "raise"] | None:
+    def rollout_error(
+        self, prompt: Prompt, error: BaseException, attempt: int
+    ) -> Literal["retry", "drop", "raise"] | None:
         """policy: an episode failed. The default retries twice, then drops, within the failure budget."""
 
     @hookspec(firstresult=True)
@@ -106,7 +109,7 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def should_checkpoint(self, trainer: Trainer, step: int) -> bool | None:
-        """policy: whether to save after ``step`` steps. The default: every ``checkpoint.every_steps`` and at the end."""
+        """policy: whether to save after ``step`` steps. The default: each ``checkpoint.every_steps``, and the end."""
 
     # --- context ---------------------------------------------------------------------------------
 

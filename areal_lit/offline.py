@@ -19,9 +19,7 @@ class OfflineBatches:
         groups_per_step: rows per training step.
     """
 
-    def __init__(
-        self, *, stream: PromptStream, algorithm: Algorithm, codec: TextCodec, groups_per_step: int
-    ) -> None:
+    def __init__(self, *, stream: PromptStream, algorithm: Algorithm, codec: TextCodec, groups_per_step: int) -> None:
         self._stream = stream
         self._algorithm = algorithm
         self._codec = codec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.batching import pack, split_minibatches
 from areal_lit.checkpoint import CheckpointStore, read_state
-from areal_lit.contracts import Component, Death, GroupSpec, ProcessDied, Strategy, WorkerGroup
+from areal_lit.contracts import Component, Death, GroupSpec, Process, ProcessDied, Strategy, WorkerGroup
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts, evaluation_sources
 from areal_lit.hookspecs import RANK_HOOKS, PhaseName
 from areal_lit.interrupts import Interrupted, Interrupts
@@ -78,7 +78,7 @@ class Run:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         status: Status = "finished" if error is None else "failed"
         if isinstance(error, Interrupted) or (error is None and self._interrupts.requested):
             status, error = "interrupted", None
@@ -95,7 +95,6 @@ class Run:
         if status == "interrupted":
             logger.warning("interrupted at step %d; go on with --resume auto", self.trainer.step)
             raise KeyboardInterrupt
-        return False
 
     def _start(self) -> None:
         trainer = self.trainer
@@ -106,7 +105,9 @@ class Run:
         self._clock = PhaseClock()
         self._callbacks = load_defaults("callback", trainer.callbacks)
         self._loggers = load_defaults("logger", trainer.loggers)
-        manager = create_plugin_manager(self._callbacks, core=(DefaultPolicies(), RolloutDefaults(trainer.rollout), self._clock))
+        manager = create_plugin_manager(
+            self._callbacks, core=(DefaultPolicies(), RolloutDefaults(trainer.rollout), self._clock)
+        )
         self.hook = manager.hook
         self.hook.configure(trainer=trainer)
         self._exit.enter_context(self._interrupts)
@@ -168,11 +169,13 @@ class Run:
             fingerprint=fingerprint(components(self.trainer).values()),
         )
 
-    def _start_engines(self) -> list[Any]:
+    def _start_engines(self) -> list[Process]:
         trainer = self.trainer
         assert trainer.inference is not None
-        specs = trainer.inference.processes(trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic)
-        return [(spec, trainer.launcher.start_process(spec)) for spec in specs]
+        specs = trainer.inference.processes(
+            trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic
+        )
+        return [trainer.launcher.start_process(spec) for spec in specs]
 
     def _load_data(self) -> None:
         trainer = self.trainer
@@ -187,7 +190,7 @@ class Run:
             raise ValueError(f"data {type(trainer.data).__name__} has no training sources; it can only be evaluated on")
         self._stream = PromptStream(self._sources, seed=trainer.seed, num_epochs=trainer.rollout.epochs)
 
-    def _start_batches(self, engines: Sequence[Any]) -> OfflineBatches | Online:
+    def _start_batches(self, engines: Sequence[Process]) -> OfflineBatches | Online:
         trainer = self.trainer
         if trainer.algorithm.offline:
             return OfflineBatches(
@@ -207,7 +210,7 @@ class Run:
             directory=self.directory,
         )
         self._exit.callback(online.stop)
-        online.start([process for _, process in engines])
+        online.start(engines)
         return online
 
     def _complete(self) -> None:
@@ -292,9 +295,7 @@ class Run:
         """Hand the engine the weights of this step; admission goes on with the new version."""
         start = time.monotonic()
         self._metrics += self.batches.hand_over(self.trainer.step)
-        self.hook.weights_synced(
-            trainer=self.trainer, version=self.trainer.step, seconds=time.monotonic() - start
-        )
+        self.hook.weights_synced(trainer=self.trainer, version=self.trainer.step, seconds=time.monotonic() - start)
 
     def evaluate(self) -> dict[str, float]:
         """Metrics of every evaluation set, logged and returned."""

@@ -140,7 +140,8 @@ class TokenBatch:
     @property
     def group_index_S(self) -> Tensor:
         """Groups numbered densely from 0, int64 [S]; order carries no meaning."""
-        return self["group"].unique(return_inverse=True)[1]
+        inverse_S: Tensor = self["group"].unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
+        return inverse_S
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -199,5 +200,7 @@ def masked_metric(name: str, x: Tensor, mask: Tensor, reduction: Reduction = "me
     if reduction in ("mean", "sum"):
         return Metric(name=name, sum=float(kept.sum()), count=count, reduction=reduction)
     if not count:
-        return Metric(name=name, sum=float("-inf") if reduction == "max" else float("inf"), count=0, reduction=reduction)
+        return Metric(
+            name=name, sum=float("-inf") if reduction == "max" else float("inf"), count=0, reduction=reduction
+        )
     return Metric(name=name, sum=float(getattr(kept, reduction)()), count=count, reduction=reduction)

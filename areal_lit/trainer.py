@@ -18,7 +18,16 @@ from typing import Any
 
 from areal_lit.checkpoint import Checkpoint
 from areal_lit.contracts import (
-    Algorithm, Callback, DataModule, Filter, InferenceBackend, Launcher, Reward, RunLogger, WeightTransport, Workflow,
+    Algorithm,
+    Callback,
+    DataModule,
+    Filter,
+    InferenceBackend,
+    Launcher,
+    Reward,
+    RunLogger,
+    WeightTransport,
+    Workflow,
 )  # fmt: skip
 from areal_lit.evaluation import Evaluation
 from areal_lit.rewarding import Rewarding

@@ -74,8 +74,8 @@ def _online_rules(trainer: Trainer) -> Iterator[str]:
     rollout = trainer.rollout
     if rollout.max_staleness < trainer.sync.interval - 1:
         yield (
-            f"rollout.max_staleness {rollout.max_staleness} must be >= sync.interval - 1 = {trainer.sync.interval - 1}, "
-            "or admission stops between syncs; raise max_staleness or lower sync.interval"
+            f"rollout.max_staleness {rollout.max_staleness} must be >= sync.interval - 1 = "
+            f"{trainer.sync.interval - 1}, or admission stops between syncs; raise max_staleness or lower sync.interval"
         )
     if trainer.deterministic and rollout.max_staleness != 0:
         yield f"deterministic needs rollout.max_staleness 0, got {rollout.max_staleness}"
@@ -153,7 +153,8 @@ def _role_rules(trainer: Trainer) -> Iterator[str]:
         if host not in present or host == role or present[host].colocate_with is not None:
             yield f"{role}.colocate_with must name another role with ranks of its own, got {host!r}"
         elif present[host].num_ranks != given.num_ranks:
-            yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {present[host].num_ranks} to colocate"
+            wanted = present[host].num_ranks
+            yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {wanted} to colocate"
 
 
 def _launch_rules(trainer: Trainer) -> Iterator[str]:

@@ -87,4 +87,3 @@ class RoleWorker:
         if objective is None:
             raise ValueError(f"the algorithm has no objective for role {role!r}; it cannot be trained or evaluated")
         return objective
-

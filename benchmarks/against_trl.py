@@ -1,7 +1,8 @@
 """areal-lit (synchronous, and with max_staleness 2) against TRL's GRPOTrainer, interleaved in one run.
 
 Same model sizes, prompts, samples, lengths, reward and two threads; the model is random, so that lengths are geometric.
-Prints samples/s, multiples of TRL's and of our own synchronous run, seconds to the first step, and peak memory over all processes.
+Prints samples/s, multiples of TRL's and of our own synchronous run, seconds to the first step, and peak memory
+over all processes.
 
 Usage: python benchmarks/against_trl.py --trl-python ENV/bin/python [--repeats 3] [--rows 0 1 2]
 """

@@ -3,6 +3,7 @@
 Usage: python trl_grpo.py STEPS PROMPTS SAMPLES LONGEST THREADS. Prints one JSON line.
 """
 
+import itertools
 import json
 import os
 import random
@@ -53,9 +54,7 @@ settings = GRPOConfig(
     save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False, beta=0.0, temperature=1.0, seed=0,
     disable_tqdm=True,
 )  # fmt: skip
-trainer = GRPOTrainer(
-    model=model, reward_funcs=reward, args=settings, train_dataset=rows, processing_class=tokenizer
-)
+trainer = GRPOTrainer(model=model, reward_funcs=reward, args=settings, train_dataset=rows, processing_class=tokenizer)
 ends = []
 
 
@@ -66,7 +65,7 @@ class Clock(TrainerCallback):
 
 trainer.add_callback(Clock())
 trainer.train()
-durations = sorted(b - a for a, b in zip(ends, ends[1:], strict=False))
+durations = sorted(b - a for a, b in itertools.pairwise(ends))
 median = durations[len(durations) // 2]
 print(
     json.dumps(

@@ -10,8 +10,8 @@ from typing import Any
 from areal_lit.cli.listing import first_line
 from areal_lit.names import closest
 from areal_lit.plugins import Plugins, kind_of
-from areal_lit.recipe_schema import Parameter, Shape, describe, parameters_of, shape_of
 from areal_lit.recipes import RecipeError
+from areal_lit.recipes.schema import Parameter, Shape, describe, parameters_of, shape_of
 
 
 def key_lines(cls: type, prefix: str = "", plugins: Plugins | None = None) -> Iterator[str]:

@@ -34,4 +34,6 @@ class Component(ABC):  # noqa: B024 - the kinds below it have the abstract membe
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what ``state_dict`` returned."""
         if state:
-            raise ValueError(f"{type(self).__name__} saved state {sorted(state)} but has no load_state_dict to take it back")
+            raise ValueError(
+                f"{type(self).__name__} saved state {sorted(state)} but has no load_state_dict to take it back"
+            )

@@ -31,8 +31,8 @@ class InferenceBackend(Component):
     """A client in the controller, and the engine processes it describes.
 
     Coroutines run on the rollout event loop and must not block it. ``connect`` is called with the
-    processes of ``processes()`` in order, once they run. Backends enforce no deadline of their own on ``generate``: the core
-    does. An engine that dies fails pending requests with ConnectionError.
+    processes of ``processes()`` in order, once they run. Backends enforce no deadline of their own on
+    ``generate``: the core does. An engine that dies fails pending requests with ConnectionError.
     """
 
     receivers: ClassVar[frozenset[str]] = frozenset()

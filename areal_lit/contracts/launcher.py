@@ -103,11 +103,13 @@ class WorkerGroup(ABC):
     num_ranks: int
 
     @abstractmethod
-    def call(self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float) -> list[Future[Any]]:
+    def call(
+        self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float
+    ) -> list[Future[Any]]:
         """Call ``method`` on every rank: ``method(*args)``, or ``method(per_rank[i], *args)`` with ``per_rank``.
 
-        Calls of one rank run in order. A future raises what the method raised (with rank, host and remote traceback), ProcessDied,
-        or TimeoutError naming method and rank after ``timeout_s``.
+        Calls of one rank run in order. A future raises what the method raised (with rank, host and remote
+        traceback), ProcessDied, or TimeoutError naming method and rank after ``timeout_s``.
         """
 
     @abstractmethod

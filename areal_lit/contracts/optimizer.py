@@ -35,7 +35,12 @@ class Optimizer(Component):
         max_grad_norm: float = 1.0,
         max_skipped_steps: int = 5,
     ) -> None:
-        for name, value in (("lr", lr), ("warmup_steps", warmup_steps), ("max_grad_norm", max_grad_norm), ("max_skipped_steps", max_skipped_steps)):
+        for name, value in (
+            ("lr", lr),
+            ("warmup_steps", warmup_steps),
+            ("max_grad_norm", max_grad_norm),
+            ("max_skipped_steps", max_skipped_steps),
+        ):
             if not value >= 0:
                 raise ValueError(f"{name} must be >= 0, got {value}")
         if not 0 <= min_lr_ratio <= 1:

@@ -66,7 +66,7 @@ class Strategy(Component):
         head: Head = "lm",
         optimizer: Optimizer | None = None,
         num_steps: int | None = None,
-        rank: Rank = Rank(),  # noqa: B008 - frozen
+        rank: Rank = Rank(),
     ) -> None:
         """Load the model onto this rank. With an optimizer it is trainable; without, frozen and in eval mode.
 
@@ -79,11 +79,13 @@ class Strategy(Component):
         """Outputs per micro-batch, without gradient, on the CPU. Empty outputs are None."""
 
     @abstractmethod
-    def optimizer_step(self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]) -> list[Metric]:
+    def optimizer_step(
+        self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]
+    ) -> list[Metric]:
         """Backward of the weighted sum over all micro-batches of all ranks, clip, step.
 
-        Returns the objective's metrics plus ``loss`` (sum), ``grad_norm``, ``lr`` and ``skipped_steps``. Non-finite gradients
-        skip the step; past the optimizer's limit of them in a row, FloatingPointError.
+        Returns the objective's metrics plus ``loss`` (sum), ``grad_norm``, ``lr`` and ``skipped_steps``.
+        Non-finite gradients skip the step; past the optimizer's limit of them in a row, FloatingPointError.
         """
 
     @abstractmethod
@@ -121,7 +123,9 @@ class Strategy(Component):
     def export_hf(self, directory: Path) -> None:
         """Write a model that ``AutoModelForCausalLM.from_pretrained`` loads, tokenizer included."""
 
-    def evaluate(self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]) -> list[Metric]:
+    def evaluate(
+        self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]
+    ) -> list[Metric]:
         """The objective's metrics and ``loss`` without gradient."""
         metrics = []
         for batch, out in zip(microbatches, self.forward(microbatches, outputs), strict=True):

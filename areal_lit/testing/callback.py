@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from areal_lit.contracts import Callback
-from areal_lit.plugin_manager import HOOK_NAMES, create_plugin_manager
+from areal_lit.plugins.manager import HOOK_NAMES, create_plugin_manager
 from areal_lit.testing.component import check_component, require
 from areal_lit.testing.filter import make_group
 

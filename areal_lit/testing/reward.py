@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from areal_lit.contracts.reward import GroupReward, Reward
-from areal_lit.reward_processes import pack
-from areal_lit.reward_worker import Outcome, call, describe, judge
+from areal_lit.rewarding.processes import pack
+from areal_lit.rewarding.worker import Outcome, call, describe, judge
 from areal_lit.types import Example, Prompt, Trajectory
 
 Case = tuple[Trajectory, float | None]

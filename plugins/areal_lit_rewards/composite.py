@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import GroupReward, Reward
-from areal_lit.reward_worker import judge
+from areal_lit.rewarding.worker import judge
 from areal_lit.types import Scored, Trajectory, Unscored
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from areal_lit.event_thread import EventThread
+from areal_lit.rollout.event_thread import EventThread
 from areal_lit.seeds import stable_seed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal_lit.failure_budget import FailureBudget
+from areal_lit.rollout.failure_budget import FailureBudget
 
 
 def test_one_prompt_that_always_fails_is_bad_luck() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_lit import distributions
+from areal_lit.plugins import distributions
 from areal_lit.contracts import Callback, Filter
 from areal_lit.plugins import Plugin, PluginError, Plugins, check_fingerprint, fingerprint, load_defaults
 

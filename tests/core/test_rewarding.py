@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.contracts import GroupReward, Reward
-from areal_lit.reward_pool import LOG_LIMIT_BYTES
-from areal_lit.reward_worker import judge
 from areal_lit.rewarding import RewardError, Rewarding, Scorer
+from areal_lit.rewarding.pool import LOG_LIMIT_BYTES
+from areal_lit.rewarding.worker import judge
 from areal_lit.testing.reward import completion
 from areal_lit.types import Scored, Trajectory, Unscored
 

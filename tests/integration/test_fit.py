@@ -117,9 +117,7 @@ def kill(name: str, number: int) -> None:
         ("policy-0.log", signal.SIGSTOP, "policy rank 0 "),
     ],
 )
-def test_a_dead_or_hung_process_ends_the_run_within_seconds(
-    tmp_path: Path, log: str, number: int, says: str
-) -> None:
+def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, log: str, number: int, says: str) -> None:
     run = trainer("quickstart", tmp_path, "max_steps=2000", "launcher.init_args.hang_timeout_s=4")
     killed_at: list[float] = []
 

@@ -7,12 +7,12 @@ import statistics
 
 import pytest
 from algorithm_batches import make_batch
-from areal_lit_algorithms.advantages import count_groups, normalise
-from areal_lit_algorithms.grpo import GRPO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_lit.token_batch import TokenBatch
+from areal_lit_algorithms.advantages import count_groups, normalise
+from areal_lit_algorithms.grpo import GRPO
 
 
 def batch(groups: list[int], rewards: list[float | None], masks: list[list[int]] | None = None) -> TokenBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from algorithm_batches import make_batch
+
 from areal_lit_algorithms.aggregation import Aggregation, token_weights
 from areal_lit_algorithms.grpo import GRPO
 

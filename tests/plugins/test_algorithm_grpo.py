@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from algorithm_batches import make_batch, put
-from areal_lit_algorithms.grpo import GRPO
 
 from areal_lit.testing.algorithm import check_algorithm
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
+from areal_lit_algorithms.grpo import GRPO
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "verl_grpo.json").read_text())
 

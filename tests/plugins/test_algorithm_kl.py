@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from areal_lit_algorithms.kl import kl_loss
 from areal_lit_algorithms.ratio import log_ratio, off_policy, ratio
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from algorithm_batches import make_batch, put
-from areal_lit_algorithms.sft import SFT
 
 from areal_lit.testing.algorithm import check_algorithm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenOutputs, weighted_sum
 from areal_lit.types import Example, Prompt
+from areal_lit_algorithms.sft import SFT
 
 MARKED_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>"

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from areal_lit_rewards.composite import Composite
-from areal_lit_rewards.exact_match import ExactMatch
-from areal_lit_rewards.format import Format
-from areal_lit_rewards.function import Function
 
 from areal_lit.contracts import GroupReward, Reward
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.types import Scored, Trajectory
+from areal_lit_rewards.composite import Composite
+from areal_lit_rewards.exact_match import ExactMatch
+from areal_lit_rewards.format import Format
+from areal_lit_rewards.function import Function
 
 
 class Remote(Reward):

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from areal_lit_rewards.exact_match import ExactMatch
-
 from areal_lit.testing.reward import check_reward, completion
+from areal_lit_rewards.exact_match import ExactMatch
 
 
 def test_the_completion_is_the_answer() -> None:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_rewards.format import Format
 
 from areal_lit.testing.reward import check_reward, completion
+from areal_lit_rewards.format import Format
 
 
 def test_thoughts_then_an_answer() -> None:

@@ -5,10 +5,10 @@ import sys
 from typing import Any, cast
 
 import pytest
-from areal_lit_rewards.function import Function
 
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.types import Scored, Unscored
+from areal_lit_rewards.function import Function
 
 
 def by_answer(completion: str, answer: str) -> float:

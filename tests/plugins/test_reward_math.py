@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal_lit_rewards.math import Math
 
 from areal_lit.rewarding import Rewarding, Scorer
 from areal_lit.testing.reward import check_reward, completion
+from areal_lit_rewards.math import Math
 
 
 def test_equivalent_expressions_score_1() -> None:

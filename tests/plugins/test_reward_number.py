@@ -3,11 +3,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from areal_lit_rewards.number import Number, last_number
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.testing.reward import check_reward, completion
+from areal_lit_rewards.number import Number, last_number
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from areal_lit_rewards.reasoning_gym import ReasoningGym
 
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.types import Unscored
+from areal_lit_rewards.reasoning_gym import ReasoningGym
 
 reasoning_gym = pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
 

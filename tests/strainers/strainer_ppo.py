@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from areal_lit_algorithms.policy_gradient import PolicyGradient
-from areal_lit_algorithms.policy_loss import clipped_ratio
 from torch import Tensor
 
 from areal_lit.contracts.algorithm import Need
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric
+from areal_lit_algorithms.policy_gradient import PolicyGradient
+from areal_lit_algorithms.policy_loss import clipped_ratio
 
 
 class PPO(PolicyGradient):

@@ -25,7 +25,9 @@ class Spool(WeightTransport):
 
     def plan(self, version, manifest, *, num_receivers, directory):
         path = Path(self.directory or tempfile.gettempdir()) / f"spool-{uuid.uuid4().hex}.pt"
-        return WeightSource(version=version, receiver=self.receiver, params={"path": str(path)}, tensors=tuple(manifest))
+        return WeightSource(
+            version=version, receiver=self.receiver, params={"path": str(path)}, tensors=tuple(manifest)
+        )
 
     def send(self, source, buckets, rank):
         import torch

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from areal_lit.contracts.reward import GroupReward, Reward
-from areal_lit.reward_pool import START_TIMEOUT_S, Job, RewardPool
-from areal_lit.reward_processes import ProcessWorker, ThreadWorker, Worker, pack
-from areal_lit.reward_worker import Item, Outcome, describe, judge, set_up
+from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
+from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
+from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
 from areal_lit.types import Metric, Trajectory
 
 UNSCORED_KINDS = ("unscored", "error", "invalid", "timeout", "crash")

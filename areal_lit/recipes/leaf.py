@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.recipe_schema import admits_null, describe
+from areal_lit.recipes.schema import admits_null, describe
 
 if TYPE_CHECKING:
-    from areal_lit.recipe_resolver import Assignment
+    from areal_lit.recipes.resolver import Assignment
 
 
 def leaf_value(hint: Any, assignments: Sequence[Assignment], path: str, problems: list[str]) -> Any:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from areal_lit.names import closest
 from areal_lit.plugins import PluginError, Plugins, kind_of
-from areal_lit.recipe_leaf import leaf_value
-from areal_lit.recipe_schema import Parameter, Shape, describe, parameters_of, shape_of
+from areal_lit.recipes.leaf import leaf_value
+from areal_lit.recipes.schema import Parameter, Shape, describe, parameters_of, shape_of
 
 MISSING: Any = object()
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from areal_lit.contracts.reward import Reward
-from areal_lit.reward_worker import COUNTER, SharedProgress, serve
+from areal_lit.rewarding.worker import COUNTER, SharedProgress, serve
 
 PIPE_TIMEOUT_S = 30
 """For one message of a worker that stopped reading or writing in the middle of it."""
@@ -62,7 +62,7 @@ class ProcessWorker:
             arguments = {"parent_pid": os.getpid(), "connection_fd": theirs.fileno(), "progress_fd": shared.fileno()}
             code = (
                 f"import sys; sys.path[:] = {[os.path.abspath(entry) for entry in sys.path]!r}; "
-                f"from areal_lit.reward_worker import main; main({json.dumps(arguments)!r})"
+                f"from areal_lit.rewarding.worker import main; main({json.dumps(arguments)!r})"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],

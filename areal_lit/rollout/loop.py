@@ -14,23 +14,21 @@ import gc
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from areal_lit.admission import Admission
 from areal_lit.contracts.data import Source
 from areal_lit.contracts.filter import Filter
 from areal_lit.contracts.inference import InferenceBackend
 from areal_lit.contracts.reward import Reward
 from areal_lit.contracts.workflow import Workflow
-from areal_lit.episodes import EpisodeServices, ScoreFn
-from areal_lit.event_thread import EventThread
-from areal_lit.groups import GroupRunner
 from areal_lit.prompts import PromptStream
-from areal_lit.rollout_metrics import consumed_metrics
-from areal_lit.rollout_settings import Rollout, RolloutDefaults
+from areal_lit.rollout.admission import Admission
+from areal_lit.rollout.episodes import EpisodeServices, ScoreFn
+from areal_lit.rollout.event_thread import EventThread
+from areal_lit.rollout.groups import GroupRunner
+from areal_lit.rollout.metrics import consumed_metrics
+from areal_lit.rollout.settings import Rollout
+from areal_lit.rollout.verdict import Verdict
 from areal_lit.text import TextCodec
 from areal_lit.types import Group, Metric, Prompt, Sampling
-from areal_lit.verdict import Verdict
-
-__all__ = ["Rollout", "RolloutDefaults", "RolloutLoop"]
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0

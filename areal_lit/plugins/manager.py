@@ -10,9 +10,9 @@ from typing import Any
 
 import pluggy
 
-from areal_lit.distributions import distribution_of, dotted_path
 from areal_lit.hookspecs import HookSpecs
 from areal_lit.names import closest
+from areal_lit.plugins.distributions import distribution_of, dotted_path
 
 PROJECT = "areal_lit"
 HOOK_NAMES = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))

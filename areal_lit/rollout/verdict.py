@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_lit.contracts.filter import Filter
-from areal_lit.rollout_settings import Rollout
+from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Prompt
 
 VETO_LIMIT_S = 0.005

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from areal_lit.contracts.data import Source
 from areal_lit.contracts.reward import Reward
 from areal_lit.contracts.workflow import Workflow
-from areal_lit.episodes import EpisodeServices, GroupPlan
-from areal_lit.failure_budget import FailureBudget
-from areal_lit.groups import FinishedGroup, GroupRunner
 from areal_lit.prompts import PromptStream
-from areal_lit.rollout_metrics import RolloutCounters
-from areal_lit.rollout_settings import Rollout
+from areal_lit.rollout.episodes import EpisodeServices, GroupPlan
+from areal_lit.rollout.failure_budget import FailureBudget
+from areal_lit.rollout.groups import FinishedGroup, GroupRunner
+from areal_lit.rollout.metrics import RolloutCounters
+from areal_lit.rollout.settings import Rollout
+from areal_lit.rollout.verdict import Verdict
 from areal_lit.staleness import capacity, is_stale
 from areal_lit.types import Group, Prompt, Sampling
-from areal_lit.verdict import Verdict
 
 
 class Admission:

@@ -15,15 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from areal_lit.contracts import KINDS, Component
-from areal_lit.distributions import check_fingerprint, distribution_of, fingerprint
 from areal_lit.names import closest
-from areal_lit.plugin_manager import HookError, create_plugin_manager
-
-__all__ = [
-    "HookError", "Plugin", "PluginError", "Plugins", "check_fingerprint", "create_plugin_manager", "fingerprint",
-    "kind_of", "load_defaults",
-]  # fmt: skip
-
+from areal_lit.plugins.distributions import distribution_of
 
 DEFAULTS = {"logger": ("csv", "samples", "plots"), "callback": ("progress",)}
 """Used where neither recipe nor script names any; those that are not installed are left out."""

@@ -22,8 +22,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from areal_lit.reward_processes import Worker
-from areal_lit.reward_worker import Item, Outcome, describe
+from areal_lit.rewarding.processes import Worker
+from areal_lit.rewarding.worker import Item, Outcome, describe
 
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from areal_lit.episodes import GroupPlan, RolloutEpisode
-from areal_lit.rollout_settings import Rollout
+from areal_lit.rollout.episodes import GroupPlan, RolloutEpisode
+from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Trajectory
 
 ENGINE_GRACE_S = 0.5

@@ -74,7 +74,7 @@ def resolve(
     Args:
         cls: whose arguments the keys are; the Trainer by default.
     """
-    from areal_lit.recipe_resolver import Assignment, Resolver
+    from areal_lit.recipes.resolver import Assignment, Resolver
 
     assignments = [
         Assignment(keys=(), value=config if isinstance(config, Mapping) else read(config), source=source)
@@ -209,8 +209,8 @@ def describe_config(trainer: Trainer) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    from areal_lit.distributions import dotted_path
-    from areal_lit.recipe_schema import parameters_of
+    from areal_lit.plugins.distributions import dotted_path
+    from areal_lit.recipes.schema import parameters_of
 
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

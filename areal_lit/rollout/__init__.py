@@ -1,0 +1,6 @@
+"""Rollouts: prompts are admitted, run as episodes, scored and gathered into groups, on a thread of their own."""
+
+from areal_lit.rollout.loop import RolloutLoop
+from areal_lit.rollout.settings import Rollout, RolloutDefaults
+
+__all__ = ["Rollout", "RolloutDefaults", "RolloutLoop"]

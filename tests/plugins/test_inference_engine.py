@@ -134,16 +134,17 @@ def test_one_group_is_prefilled_once(spec: ModelSpec) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(requests=requests, company=st.integers(0, 8))
-def test_deterministic_numbers_do_not_depend_on_company(served: ServedModel, requests: Any, company: int) -> None:
+@given(requests=requests)
+def test_deterministic_numbers_do_not_depend_on_company(served: ServedModel, model: Any, requests: Any) -> None:
     sequences = [sequence(i, p, b, ignore_eos=True) for i, (p, b, *_) in enumerate(requests)]
     together = run(make_engine(served, max_slots=8, deterministic=True), *sequences)
-    first = run(
-        make_engine(served, max_slots=8, deterministic=True),
-        sequence(0, requests[0][0], requests[0][1], ignore_eos=True),
-    )
-    assert together[0].token_ids.tobytes() == first[0].token_ids.tobytes()
-    assert together[0].logprobs.tobytes() == first[0].logprobs.tobytes()
+    for s in sequences:
+        again = sequence(s.number, s.token_ids.tolist(), s.sampling.max_new_tokens, ignore_eos=True)
+        alone = run(make_engine(served, max_slots=8, deterministic=True), again)[s.number]
+        assert together[s.number].token_ids.tobytes() == alone.token_ids.tobytes()
+        assert together[s.number].logprobs.tobytes() == alone.logprobs.tobytes()
+        expected = reference(model, np.concatenate([s.token_ids, alone.token_ids]), 1.0)[len(s.token_ids) - 1 :]
+        np.testing.assert_allclose(alone.logprobs, expected, atol=2e-5)
 
 
 def test_interruption_returns_partials_and_new_weights_recompute_the_prompt(served: ServedModel, model: Any) -> None:

@@ -89,3 +89,18 @@ def test_no_rows_at_all() -> None:
     logprob.sum().backward()
     assert logprob.shape == (0,)
     assert float(weight.grad.abs().sum()) == 0
+
+
+@pytest.mark.parametrize("block_elements", [25, 10**6])
+def test_impossible_tokens_have_no_part_in_entropy_or_gradients(block_elements: int) -> None:
+    hidden, weight, bias_V, target, scale = inputs()
+    bias_V = bias_V.detach().index_fill(0, torch.tensor([3]), float("-inf"))
+    target = torch.where(target == 3, 4, target)
+    logprob, entropy = token_logprobs(
+        hidden, weight, bias_V, target, scale, entropy=True, block_elements=block_elements
+    )
+    kept = [v for v in range(VOCABULARY) if v != 3]
+    expected = plain(hidden, weight[kept], bias_V[kept], target - (target > 3).long(), scale)
+    torch.testing.assert_close((logprob, entropy), expected)
+    ours, theirs = (torch.autograd.grad((a + b).sum(), hidden)[0] for a, b in ((logprob, entropy), expected))
+    torch.testing.assert_close(ours, theirs)

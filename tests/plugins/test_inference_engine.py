@@ -235,3 +235,21 @@ def test_score_is_the_models_logprob(served: ServedModel, model: Any) -> None:
     scored = make_engine(served).score(ids, 0.7)
     assert scored[0] == 0
     np.testing.assert_allclose(scored[1:], reference(model, ids, 0.7), atol=2e-5)
+
+
+def test_sorting_slots_by_length_moves_their_keys_and_values_too(served: ServedModel, model: Any) -> None:
+    engine = make_engine(served, max_slots=8, span_cost=100)
+    sequences = [sequence(i, [5 + i] * (60 if i % 2 else 2), 40, ignore_eos=True) for i in range(8)]
+    for s in sequences:
+        engine.submit(s)
+        engine.step()
+    for _ in range(engine_module.SORT_EVERY):
+        engine.step()
+    lengths = engine.rows.length[:8].tolist()
+    assert lengths == sorted(lengths, reverse=True)
+    assert [s.number for s in engine.rows.sequences] == [1, 3, 5, 7, 0, 2, 4, 6], "they arrived in order of number"
+    done = run(engine)
+    for s in sequences:
+        whole = np.concatenate([s.token_ids, done[s.number].token_ids])
+        expected = reference(model, whole, 1.0)[len(s.token_ids) - 1 :]
+        np.testing.assert_allclose(done[s.number].logprobs, expected, atol=2e-5)

@@ -80,7 +80,7 @@ def test_resume_loses_and_repeats_no_prompt(tmp_path: Path) -> None:
     run = trainer("quickstart", tmp_path, *options, "max_steps=null").fit(resume="auto")
     assert rows(run)[-1]["step"] == "16"
     seen: set[object] = set()
-    prompts = [str(s["prompt"]) for s in samples(run) if s["group"] not in seen and not seen.add(s["group"])]
+    prompts = [str(s["prompt"]) for s in samples(run) if s["prompt_id"] not in seen and not seen.add(s["prompt_id"])]
     assert max(float(row["rollout/staleness_max"]) for row in rows(run)) <= 2
     assert len(prompts) == 64
     assert sorted(seen) == list(range(64))

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from areal_lit_single.layout import Layout
+from areal_lit_single.layout import Bucket, Layout
 
 PACKED = "areal_lit_packed"
 VARLEN = "areal_lit_varlen"
@@ -29,20 +29,30 @@ class CurrentLayout:
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self.num_calls = 0
-        self.masks: dict[tuple[int, int], Tensor] = {}
+        self.masks: dict[tuple[int, int, int], Tensor] = {}
 
     def set(self, layout: Layout) -> None:
         """Take the next micro-batch. It stays until its backward is done, for recomputed layers."""
         self.layout = layout
         self.masks.clear()
 
-    def window_mask(self, length: int, window: int, device: torch.device) -> Tensor:
-        """True where a query may look: itself and ``window - 1`` tokens before, [length, length]."""
-        if (length, window) not in self.masks:
-            index = torch.arange(length, device=device)
-            distance = index[:, None] - index[None, :]
-            self.masks[length, window] = (distance >= 0) & (distance < window)
-        return self.masks[length, window]
+    def mask(self, bucket: Bucket, window: int | None, device: torch.device) -> Tensor | None:
+        """True where a query may look, [length, prefix + length]; None where plain causality says it all.
+
+        A query looks at the prompt before its row, at itself and earlier tokens of its row, and with a window at no
+        more than ``window`` of them.
+        """
+        total = bucket.prefix + bucket.length
+        if window is None or window >= total:
+            window = total
+            if not bucket.prefix:
+                return None
+        key = (bucket.length, bucket.prefix, window)
+        if key not in self.masks:
+            index = torch.arange(total, device=device)
+            distance = index[bucket.prefix :, None] - index[None, :]
+            self.masks[key] = (distance >= 0) & (distance < window)
+        return self.masks[key]
 
 
 def install(model: nn.Module) -> CurrentLayout:
@@ -84,20 +94,28 @@ def packed_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Causal attention, one SDPA call per bucket; [1, H, P, D] in, [1, P, H, D] out."""
     current, layout = _layout_of(module, query, kwargs)
-    sizes = [rows * length for rows, length in layout.buckets]
+    sizes = [bucket.num_rows * bucket.length for bucket in layout.buckets]
     outputs = []
     pieces = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
-    for (rows, length), piece in zip(layout.buckets, pieces, strict=True):
-        q, k, v = (x.unflatten(1, (rows, length)).transpose(0, 1) for x in piece)
-        mask = None
-        if sliding_window is not None and length > sliding_window:
-            mask = current.window_mask(length, sliding_window, q.device)
+    for bucket, piece in zip(layout.buckets, pieces, strict=True):
+        q, k, v = (x.unflatten(1, (bucket.num_rows, bucket.length)).transpose(0, 1) for x in piece)
+        if bucket.prefix:
+            k, v = (torch.cat([_prompts(x[0], bucket), own], dim=2) for x, own in ((key, k), (value, v)))
+        mask = current.mask(bucket, sliding_window, q.device)
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
         )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined[None], None
+
+
+def _prompts(x_KPD: Tensor, bucket: Bucket) -> Tensor:
+    """Keys or values of the prompt before each row, [rows, K, prefix, D]."""
+    assert bucket.prefix_row_R is not None
+    num_prompts = int(bucket.prefix_row_R.max()) + 1
+    block = x_KPD[:, bucket.prefix_start : bucket.prefix_start + num_prompts * bucket.prefix]
+    return block.unflatten(1, (num_prompts, bucket.prefix)).transpose(0, 1).index_select(0, bucket.prefix_row_R)
 
 
 def varlen_attention(
@@ -112,7 +130,7 @@ def varlen_attention(
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    longest = max(length for _, length in layout.buckets)
+    longest = max(bucket.length for bucket in layout.buckets)
     window = (-1 if sliding_window is None else sliding_window - 1, 0)
     out = varlen_attn(
         q, k, v, layout.cumulative, layout.cumulative, longest, longest, scale=scaling, window_size=window

@@ -17,6 +17,7 @@ from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit_single.attention import PACKED, VARLEN, install
 from areal_lit_single.layout import Layout, bucketed, padded
 from areal_lit_single.logprobs import token_logprobs
+from areal_lit_single.prefixes import shared_prefixes
 
 Attention = Literal["auto", "packed", "varlen", "padded"]
 log = logging.getLogger(__name__)
@@ -31,10 +32,10 @@ class Network(nn.Module):
     Args:
         lm: a model in eval mode, on its device.
         scalar_head: for value and score heads; None for log-probs.
-        attention: ``packed``: one SDPA call per run of equally long segments. ``varlen``: flash attention (CUDA).
-            ``padded``: the model's own attention on a padded batch, for models that keep other state. ``auto``:
-            ``varlen`` for half precision on CUDA, else ``packed``; ``padded`` if the model does not agree with itself
-            then, which is checked once.
+        attention: ``packed``: one SDPA call per run of equally long segments; a prompt that segments of a group share
+            is read once. ``varlen``: flash attention (CUDA). ``padded``: the model's own attention on a padded batch,
+            for models that keep other state. ``auto``: ``varlen`` for half precision on CUDA, else ``packed``;
+            ``padded`` if the model does not agree with itself then, which is checked once.
     """
 
     def __init__(self, lm: nn.Module, *, scalar_head: nn.Linear | None = None, attention: Attention = "auto") -> None:
@@ -42,7 +43,7 @@ class Network(nn.Module):
         self.lm = lm
         self.scalar_head = scalar_head
         self.logit_scale = 1.0
-        self.is_packed = False
+        self.is_packed = self.shares_prompts = False
         self._current = install(lm)
         self._choose(attention)
 
@@ -52,24 +53,29 @@ class Network(nn.Module):
 
     def forward(self, batch: TokenBatch, outputs: Collection[str]) -> TokenOutputs:
         """Outputs on this network's device for a batch on the CPU."""
-        layout = (bucketed if self.is_packed else padded)(batch["length"])
+        layout = self._layout(batch)
         is_first_T = batch["position"] == 0
         hidden_PD = self.hidden(batch["token"], layout)
-        place_T = layout.place_T
+        before_T = layout.place_T.roll(1)
         logprob_T = entropy_T = value_T = final_value_S = None
         if "logprob" in outputs or "entropy" in outputs:
             row_R = (batch["loss_mask"] & ~is_first_T).nonzero()[:, 0]
             scale_R = self._scale(batch, row_R)
             logprob_R, entropy_R = self.logprobs(
-                hidden_PD[(place_T[row_R] - 1).to(self.device)], batch["token"][row_R], scale_R, "entropy" in outputs
+                hidden_PD[before_T[row_R].to(self.device)], batch["token"][row_R], scale_R, "entropy" in outputs
             )
             row_R = row_R.to(self.device)
             zeros_T = logprob_R.new_zeros(batch.num_tokens)
             logprob_T = zeros_T.index_copy(0, row_R, logprob_R) if "logprob" in outputs else None
             entropy_T = None if entropy_R is None else zeros_T.index_copy(0, row_R, entropy_R)
         if "value" in outputs:
-            value_T, final_value_S = self._values(hidden_PD, batch, place_T, is_first_T)
+            value_T, final_value_S = self._values(hidden_PD, batch, layout.place_T, is_first_T)
         return TokenOutputs(logprob_T=logprob_T, entropy_T=entropy_T, value_T=value_T, final_value_S=final_value_S)
+
+    def _layout(self, batch: TokenBatch) -> Layout:
+        if not self.is_packed:
+            return padded(batch["length"])
+        return bucketed(batch["length"], *shared_prefixes(batch)) if self.shares_prompts else bucketed(batch["length"])
 
     def hidden(self, token_T: Tensor, layout: Layout) -> Tensor:
         """Final hidden states at the layout's positions, [P, D]."""
@@ -79,7 +85,7 @@ class Network(nn.Module):
             self._current.set(layout_there)
             inputs: dict[str, Any] = {"input_ids": ids_P[None], "position_ids": position_P[None]}
         else:
-            shape = layout.buckets[0] if layout.buckets else (0, 0)
+            shape = (layout.buckets[0].num_rows, layout.buckets[0].length) if layout.buckets else (0, 0)
             mask_P = (layout_there.source_P >= 0).long()
             inputs = {"input_ids": ids_P.view(shape), "attention_mask": mask_P.view(shape)}
         return self.lm.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
@@ -109,8 +115,7 @@ class Network(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         assert self.scalar_head is not None
         state_P = self.scalar_head(hidden_PD.to(self.scalar_head.weight.dtype))[:, 0]
-        before_T = (place_T - 1).clamp(min=0).to(self.device)
-        value_T = state_P[before_T].masked_fill(is_first_T.to(self.device), 0.0)
+        value_T = state_P[place_T.roll(1).to(self.device)].masked_fill(is_first_T.to(self.device), 0.0)
         last_S = place_T[batch["length"].cumsum(0) - 1].to(self.device)
         return value_T, state_P[last_S]
 
@@ -118,8 +123,8 @@ class Network(nn.Module):
 
     def _choose(self, attention: Attention) -> None:
         own = self.lm.config._attn_implementation
-        probe_T = torch.arange(1, 10) * 7919 % self.lm.config.get_text_config().vocab_size
-        length_S = torch.tensor([5, 4])
+        probe_T = torch.tensor([1, 2, 3, 4, 1, 2, 3, 5, 6]) * 7919 % self.lm.config.get_text_config().vocab_size
+        length_S = torch.tensor([4, 5])
         with torch.no_grad():
             expected_TV = torch.cat([self._own_logits(ids) for ids in probe_T.split(length_S.tolist())])
             for choice in self._candidates(attention):
@@ -143,10 +148,10 @@ class Network(nn.Module):
 
     def _try(self, choice: Attention, own: str, probe_T: Tensor, length_S: Tensor, expected_TV: Tensor) -> str:
         """Why this attention is wrong for the model, empty if it is right. Sets the logit scale."""
-        self.is_packed = choice != "padded"
+        self.is_packed, self.shares_prompts = choice != "padded", choice == "packed"
         try:
             self.lm.set_attn_implementation({"packed": PACKED, "varlen": VARLEN, "padded": own}[choice])
-            layout = (bucketed if self.is_packed else padded)(length_S)
+            layout = self._probe_layout(length_S)
             calls = self._current.num_calls
             hidden_TD = self.hidden(probe_T, layout)[layout.place_T.to(self.device)]
         except (ValueError, NotImplementedError) as error:
@@ -166,3 +171,11 @@ class Network(nn.Module):
             f"its logits differ by {difference:.3g} from those of each sequence alone (tolerance {tolerance:.3g}); it "
             "keeps other state than attention, or its logits are not a scaled linear map of the final hidden states"
         )
+
+    def _probe_layout(self, length_S: Tensor) -> Layout:
+        """The layout of two sequences whose first two tokens are shared, if this attention shares any."""
+        if not self.is_packed:
+            return padded(length_S)
+        if not self.shares_prompts:
+            return bucketed(length_S)
+        return bucketed(length_S, torch.tensor([2, 2]), torch.tensor([0, 0]))

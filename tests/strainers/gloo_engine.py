@@ -11,6 +11,7 @@ import torch
 
 
 def serve(address, *, out):
+    receivers = {}
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()
@@ -19,12 +20,13 @@ def serve(address, *, out):
             with client, client.makefile("rw") as stream:
                 order = json.loads(stream.readline())
                 module, _, name = order["receiver"].partition(":")
-                receiver = getattr(importlib.import_module(module), name)()
-                torch.save(dict(receiver.receive(order["params"], 0, 60.0)), out)
+                if order["receiver"] not in receivers:
+                    receivers[order["receiver"]] = getattr(importlib.import_module(module), name)()
+                torch.save(dict(receivers[order["receiver"]].receive(order["params"], 0, 60.0)), out)
+                packages = ("areal_lit", "transformers", "numpy", "safetensors")
                 answer = {
-                    "has_areal_lit": importlib.util.find_spec("areal_lit") is not None,
-                    "has_safetensors": importlib.util.find_spec("safetensors") is not None,
                     "version": order["version"],
+                    "has": [package for package in packages if importlib.util.find_spec(package)],
                 }
                 stream.write(json.dumps(answer) + "\n")
                 stream.flush()

@@ -6,7 +6,6 @@ import socket
 
 from areal_lit.contracts.transport import WeightTransport
 from areal_lit.types import WeightSource
-from areal_lit_transports.manifest import announced
 
 
 class Gloo(WeightTransport):
@@ -38,6 +37,7 @@ class Gloo(WeightTransport):
         group = None
         if rank.rank == 0:
             group = join(params["host"], params["port"], 0, params["num_receivers"] + 1, self.timeout_s)
-        for _, tensor in announced(source, buckets):
-            if group is not None:
-                group.broadcast(tensor.detach().contiguous(), 0).wait()
+        for bucket in buckets:
+            for _, tensor in bucket:
+                if group is not None:
+                    group.broadcast(tensor.detach().contiguous(), 0).wait()

@@ -105,6 +105,7 @@ class GenerateRequest:
         sampling: ``max_new_tokens`` counts tokens beyond ``token_ids``.
         seed: of this request; equal seeds and weights give equal tokens on one engine.
         prefix_group: requests with the same value share their prompt; the engine may compute it once.
+        is_urgent: training waits for it: it starts ahead of all that waits, and soon also when the engine is full.
     """
 
     request_id: str
@@ -112,6 +113,7 @@ class GenerateRequest:
     sampling: Sampling
     seed: int
     prefix_group: str = ""
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

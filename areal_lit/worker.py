@@ -10,6 +10,7 @@ from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Ra
 from areal_lit.plugins import check_fingerprint, create_plugin_manager
 from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource
+from areal_lit.weight_sync import as_announced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class RoleWorker:
         return self._held[role].strategy.manifest()
 
     def send(self, role: str, transport: WeightTransport, source: WeightSource) -> None:
-        transport.send(source, self._held[role].strategy.weights(), self._rank)
+        transport.send(source, as_announced(source, self._held[role].strategy.weights()), self._rank)
 
     def save(self, role: str, directory: Path) -> None:
         self._held[role].strategy.save(directory)
@@ -78,9 +79,6 @@ class RoleWorker:
 
     def export_hf(self, role: str, directory: Path) -> None:
         self._held[role].strategy.export_hf(directory)
-
-    def copy(self, role: str, source: str) -> None:
-        self._held[role].strategy.copy_from(self._held[source].strategy)
 
     def _objective(self, role: str) -> Objective:
         objective = self._held[role].objective

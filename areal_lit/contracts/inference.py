@@ -51,7 +51,10 @@ class InferenceBackend(Component):
     @abstractmethod
     async def generate(self, request: GenerateRequest) -> Completion:
         """Continue the request's tokens. ``stop_reason`` "interrupted" marks a partial result of ``pause``: the core
-        sends what is left again, with the remaining budget, and the KV cache is recomputed."""
+        sends what is left again, with the remaining budget, and the KV cache is recomputed.
+
+        An urgent request (few, short: parity probes) overtakes those that wait; keep a little room for it.
+        """
 
     @abstractmethod
     async def update_weights(self, source: WeightSource) -> None:
@@ -74,6 +77,13 @@ class InferenceBackend(Component):
     @abstractmethod
     async def close(self) -> None:
         """Disconnect; the launcher ends the processes."""
+
+    def num_receivers(self, processes: Sequence[Process]) -> int:
+        """How many receivers take each version, numbered from 0 in the order of ``processes``; one each by default.
+
+        A server that runs already counts as one, unless the backend says otherwise.
+        """
+        return max(1, len(processes))
 
     async def score(self, token_ids: IntArray, *, temperature: float = 1.0) -> FloatArray:
         """Log-prob of every token given those before it, [n], 0 for the first (teachers)."""

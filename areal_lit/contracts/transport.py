@@ -35,7 +35,11 @@ class WeightTransport(Component):
 
     @abstractmethod
     def send(self, source: WeightSource, buckets: Iterator[Bucket], rank: Rank) -> None:
-        """Every rank: iterate the buckets to the end and deliver them."""
+        """Every rank: iterate the buckets to the end and deliver them from rank 0.
+
+        The core compares them with the manifest on the way: iterating raises ValueError where they differ. Whatever is
+        raised while iterating must leave ``send``, and no receiver may take a part for a whole version.
+        """
 
     def finish(self, source: WeightSource) -> None:
         """Controller, when all receivers are done or the sync has failed: free what ``plan`` took."""

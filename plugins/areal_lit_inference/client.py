@@ -148,6 +148,11 @@ class Client:
                         self._take(message)
         except (asyncio.IncompleteReadError, OSError):
             self._lose(f"{reason} with {len(self._pending)} calls pending; see its log")
+        # A frame that cannot be read (engine and client of other versions): nothing after it can be either, and
+        # every call that waits, now or later, raises this.
+        except Exception as error:  # noqa: BLE001
+            self._lose(f"{self.name} sent what cannot be read: {type(error).__name__}: {error}")
+            self._writer.close()
 
     def _take(self, message: ToClient) -> None:
         if isinstance(message, Ready):

@@ -4,8 +4,9 @@
                                                                        ▲       │ a token each
                                                                        └───────┘
 
-Sequences join and leave between steps; the active slots stay a prefix. Weights change only while no sequence is
-active, so every token of a ``Finished`` was drawn with the version it carries.
+Sequences join and leave between steps; the active slots stay a prefix. Urgent ones come first, and find a slot when
+all others are taken. Weights change only while no sequence is active, so every token of a ``Finished`` was drawn with
+the version it carries.
 
 Shapes: n active slots, P new prompts, T their packed tokens, V vocabulary.
 """
@@ -28,6 +29,9 @@ from areal_lit_inference.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
 from areal_lit_inference.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
 from areal_lit_inference.stopping import Stopping
 
+URGENT_SLOTS = 2
+"""Slots beyond ``max_slots`` that only urgent sequences take: as many as a parity probe has prompts."""
+
 
 class Engine:
     """Draws tokens for many sequences at once.
@@ -35,7 +39,7 @@ class Engine:
     Args:
         served: the model.
         stopping: what ends a completion.
-        max_slots: sequences decoded together at most.
+        max_slots: sequences decoded together at most, not counting urgent ones.
         max_prefill_tokens: prompt tokens of one prefill at most, unless a single prompt has more.
         deterministic: a sequence's numbers do not depend, to the last bit, on which others are served: every step
             runs all slots, cache lengths come in whole blocks, every prompt is prefilled on its own. Slower.
@@ -50,13 +54,14 @@ class Engine:
         self.served = served
         self.stopping = stopping
         self.max_slots = max_slots
+        self.num_slots = max_slots + URGENT_SLOTS
         self.max_prefill_tokens = max_prefill_tokens
         self.deterministic = deterministic
         self.version = version
         self.span_cost = span_cost
         self.is_torn = False
-        self.cache = served.new_cache(max_slots)
-        self.rows = Rows(max_slots)
+        self.cache = served.new_cache(self.num_slots)
+        self.rows = Rows(self.num_slots)
         self.waiting: deque[Sequence] = deque()
         self._donors: dict[bytes, Sequence] = {}
         self._sampling: SamplingRows | None = None
@@ -71,7 +76,10 @@ class Engine:
         error = self._refusal(sequence)
         if error:
             return Finished.refused(sequence.number, error)
-        self.waiting.append(sequence)
+        if sequence.is_urgent:
+            self.waiting.appendleft(sequence)
+        else:
+            self.waiting.append(sequence)
         return None
 
     def _refusal(self, sequence: Sequence) -> str:
@@ -145,8 +153,9 @@ class Engine:
         """Fill free slots from the queue. Equal prompts are computed once, also when one of them runs already."""
         prompts: dict[bytes, list[Sequence]] = {}
         num_tokens = 0
-        for _ in range(self.max_slots - self.num_active):
-            if not self.waiting or num_tokens >= self.max_prefill_tokens:
+        num_taken = self.num_active
+        while self.waiting and num_tokens < self.max_prefill_tokens:
+            if num_taken >= (self.num_slots if self.waiting[0].is_urgent else self.max_slots):
                 break
             key = self.waiting[0].prompt_key
             if key not in prompts and key not in self._donors:
@@ -154,6 +163,9 @@ class Engine:
                 if prompts and num_tokens > self.max_prefill_tokens:
                     break
             prompts.setdefault(key, []).append(self.waiting.popleft())
+            num_taken += 1
+        if not prompts:
+            return []
         self._sampling = None
         for key in [key for key in prompts if key in self._donors]:
             self._join(self._donors[key], prompts.pop(key))
@@ -214,7 +226,7 @@ class Engine:
         if self.deterministic:
             rows.length[n:] = rows.last[n:] = 0
             blocks = int(rows.length[:n].max()) // LENGTH_BLOCK + 1
-            return [Span(first=0, stop=self.max_slots, length=blocks * LENGTH_BLOCK)]
+            return [Span(first=0, stop=self.num_slots, length=blocks * LENGTH_BLOCK)]
         spans = plan_spans(rows.length[:n], self.span_cost)
         self._steps_unsorted += 1
         if self._steps_unsorted >= SORT_EVERY and should_sort(rows.length[:n], spans, self.span_cost):

@@ -28,6 +28,7 @@ class Generate(Message):
     token_ids: bytes
     sampling: Sampling
     seed: int
+    is_urgent: bool = False
 
 
 class Cancel(Message):
@@ -124,8 +125,9 @@ def floats_from_bytes(data: bytes) -> FloatArray:
 def generate_message(number: int, request: GenerateRequest) -> Generate:
     """A request for the wire."""
     return Generate(
-        number=number, token_ids=ids_to_bytes(request.token_ids), sampling=request.sampling, seed=request.seed % 2**63
-    )
+        number=number, token_ids=ids_to_bytes(request.token_ids), sampling=request.sampling, seed=request.seed % 2**63,
+        is_urgent=request.is_urgent,
+    )  # fmt: skip
 
 
 def completion(message: Completed) -> Completion:

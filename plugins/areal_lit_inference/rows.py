@@ -23,6 +23,7 @@ class Sequence:
     Args:
         number: the client's number of the request.
         noise: the seed's stream (``sampling.seed_state``).
+        is_urgent: it overtakes what waits, and may take a slot beyond those of other sequences.
         slot: where its keys and values lie while it is active, -1 otherwise.
     """
 
@@ -30,6 +31,7 @@ class Sequence:
     token_ids: IntArray
     sampling: Sampling
     noise: np.uint64
+    is_urgent: bool = False
     slot: int = -1
 
     @property

@@ -176,7 +176,7 @@ class Server:
         if isinstance(message, Generate):
             sequence = EngineSequence(
                 number=message.number, token_ids=messages.ids_from_bytes(message.token_ids), sampling=message.sampling,
-                noise=seed_state(message.seed),
+                noise=seed_state(message.seed), is_urgent=message.is_urgent,
             )  # fmt: skip
             refused = self.engine.submit(sequence)
             self._complete([refused] if refused else [])

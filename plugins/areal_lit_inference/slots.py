@@ -59,7 +59,8 @@ class SlotCache:
             return
         old = self.num_slots, self.length
         if num_slots > self.num_slots:
-            self.num_slots = min(self.max_slots, max(num_slots, 2 * self.num_slots, 8))
+            grown = max(num_slots, 2 * self.num_slots, 8)
+            self.num_slots = self.max_slots if 5 * grown >= 4 * self.max_slots else grown  # a last bit costs a copy too
         if length > self.length:
             blocks = -(-max(length, self.length * 5 // 4) // LENGTH_BLOCK)
             self.length = blocks * LENGTH_BLOCK

@@ -25,6 +25,7 @@ class Transformers(InferenceBackend):
         max_slots: sequences decoded together at most; others wait.
         max_prefill_tokens: prompt tokens of one prefill at most, unless a single prompt has more.
         num_threads: CPU threads of the engine process.
+        num_gpus: GPUs that the engine process sees; a fraction shares one, 0 shows all there are.
         device: ``auto`` takes CUDA if there is one.
         dtype: ``float32`` or ``bfloat16``; the model's by default.
         update_timeout_s: how long the engine waits for the next piece of new weights.
@@ -41,6 +42,7 @@ class Transformers(InferenceBackend):
         max_slots: int = 128,
         max_prefill_tokens: int = 8192,
         num_threads: int = 1,
+        num_gpus: float = 0,
         device: str = "auto",
         dtype: Literal["float32", "bfloat16"] | None = None,
         update_timeout_s: float = 120.0,
@@ -56,6 +58,7 @@ class Transformers(InferenceBackend):
         self.max_slots = max_slots
         self.max_prefill_tokens = max_prefill_tokens
         self.num_threads = num_threads
+        self.num_gpus = num_gpus
         self.device = device
         self.dtype = dtype
         self.update_timeout_s = update_timeout_s
@@ -72,7 +75,7 @@ class Transformers(InferenceBackend):
         return [
             ProcessSpec(
                 name="engine-0", target="areal_lit_inference.server:serve", kwargs=kwargs, num_threads=self.num_threads,
-                start_timeout_s=START_TIMEOUT_S,
+                num_gpus=self.num_gpus, start_timeout_s=START_TIMEOUT_S,
             )
         ]  # fmt: skip
 

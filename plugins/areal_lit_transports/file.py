@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from areal_lit.contracts.transport import WeightTransport
 from areal_lit.types import TensorInfo, WeightSource
-from areal_lit_transports.manifest import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +76,7 @@ class File(WeightTransport):
 
     def send(self, source: WeightSource, buckets: Iterator[Bucket], rank: Rank) -> None:
         if rank.rank:
-            for _ in announced(source, buckets):
+            for _ in buckets:
                 pass
             return
         header = header_of(source.tensors)
@@ -85,9 +84,10 @@ class File(WeightTransport):
         memory = mapped(spare, len(header) + sum(map(size_of, source.tensors)), keep=self.keep)
         memory[: len(header)] = header
         offset = len(header)
-        for info, tensor in announced(source, buckets):
-            write(memory, offset, tensor)
-            offset += size_of(info)
+        for bucket in buckets:
+            for _, tensor in bucket:
+                write(memory, offset, tensor)
+                offset += tensor.nbytes
         os.rename(spare, source.params["path"])
 
     def finish(self, source: WeightSource) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.transport import Receiver, WeightTransport
 from areal_lit.types import TensorInfo, WeightSource
-from areal_lit_transports.manifest import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,12 +44,11 @@ class Memory(WeightTransport):
     def send(self, source: WeightSource, buckets: Iterator[Bucket], rank: Rank) -> None:
         shelf = _find(source.params["key"])
         try:
-            for info, tensor in announced(source, buckets):
-                if rank.rank == 0:
-                    copy = tensor.detach().clone()
-                    with shelf.changed:
-                        shelf.items.append((info.name, copy))
-                        shelf.changed.notify_all()
+            for bucket in buckets:
+                copies = [(name, tensor.detach().clone()) for name, tensor in bucket if rank.rank == 0]
+                with shelf.changed:
+                    shelf.items += copies
+                    shelf.changed.notify_all()
         except BaseException as error:
             with shelf.changed:
                 shelf.error = f"{type(error).__name__}: {error}"

@@ -37,6 +37,7 @@ class TinyEngine(InferenceBackend):
         self.version = -1
         self.prefixes = {}
         self.calls = []
+        self.urgent = []
         self.receiver = MemoryReceiver()
 
     def processes(self, spec, *, seed, deterministic):
@@ -74,6 +75,11 @@ class TinyEngine(InferenceBackend):
         self.version = source.version - (self.fault == "stamps the old version")
 
     async def generate(self, request):
+        self.urgent.append(request.is_urgent)
+        if self.fault == "never answers":
+            await asyncio.sleep(600)
+        if self.fault == "answers late":
+            await asyncio.sleep(0.2)
         prompt = request.token_ids
         key = tuple(prompt)
         if key not in self.prefixes:
@@ -108,11 +114,11 @@ class TinyEngine(InferenceBackend):
 class Setting:
     """A trainer's model, an engine with its own, and the syncer between them."""
 
-    def __init__(self, tmp_path, *, fault="", sender="", **settings):
+    def __init__(self, tmp_path, *, fault="", sender="", transport=None, num_receivers=1, **settings):
         self.spec = tiny_spec(tmp_path)
         self.model = load_causal_lm(self.spec)
         self.engine = TinyEngine(load_causal_lm(self.spec), fault)
-        self.transport = Memory()
+        self.transport = transport or Memory()
         self.sender = sender
         self.syncer = WeightSyncer(
             WeightSync(**{"timeout_s": 20.0, **settings}),
@@ -124,8 +130,8 @@ class Setting:
             forward=self.forward,
             sync_mode="interrupt",
             directory=str(tmp_path),
-            num_receivers=1,
             dtype="float32",
+            num_receivers=num_receivers,
         )
         self.syncer.set_probe_prompts(PROMPTS)
 
@@ -236,6 +242,44 @@ def test_a_stuck_side_is_named_and_nothing_is_posted_again(tmp_path, faults, stu
     with pytest.raises(WeightSyncError, match="sync of version 1 failed"):
         setting.syncer.sync(2)
     assert setting.engine.calls == calls
+
+
+def test_a_probe_is_urgent_and_its_time_is_the_syncs(tmp_path):
+    setting = Setting(tmp_path, fault="answers late")
+    first = {metric.name: metric.value for metric in setting.syncer.sync(0)}
+    second = {metric.name: metric.value for metric in setting.syncer.sync(1)}
+    assert setting.engine.urgent == [True] * 6
+    assert first["sync/probe_seconds"] >= 0.2
+    assert second["sync/probe_seconds"] >= 0.4, "the sample before the sync holds training up too"
+    for metrics in (first, second):
+        parts = [metrics[f"sync/{part}_seconds"] for part in ("pause", "transfer", "probe")]
+        assert metrics["sync/seconds"] == pytest.approx(sum(parts))
+    unprobed = {metric.name for metric in setting.syncer.sync(2)}
+    assert unprobed == {"sync/seconds", "sync/pause_seconds", "sync/transfer_seconds"}
+
+
+def test_a_probe_without_an_answer_is_a_failed_sync(tmp_path):
+    setting = Setting(tmp_path, timeout_s=0.3, fault="never answers")
+    with pytest.raises(WeightSyncError, match=r"waiting for the parity probe of version 1: waited 0\.3 s"):
+        setting.syncer.sync(1)
+
+
+@pytest.mark.parametrize(("num_processes", "num_receivers"), [(0, 1), (1, 1), (3, 3)])
+def test_every_engine_is_a_receiver(tmp_path, num_processes, num_receivers):
+    engine = Setting(tmp_path).engine
+    assert engine.num_receivers([None] * num_processes) == num_receivers
+
+
+def test_the_transport_learns_how_many_receive(tmp_path):
+    planned = []
+
+    class Recording(Memory):
+        def plan(self, version, manifest, *, num_receivers, directory):
+            planned.append(num_receivers)
+            return super().plan(version, manifest, num_receivers=num_receivers, directory=directory)
+
+    Setting(tmp_path, transport=Recording(), num_receivers=2).syncer.sync(1)
+    assert planned == [2]
 
 
 def test_a_failing_sender_is_the_error(tmp_path):

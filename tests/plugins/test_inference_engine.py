@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import ModelSpec, Sampling, TensorInfo
 from areal_lit_inference import engine as engine_module
-from areal_lit_inference.engine import Engine
+from areal_lit_inference.engine import URGENT_SLOTS, Engine
 from areal_lit_inference.model import ServedModel
 from areal_lit_inference.rows import Finished, Sequence
 from areal_lit_inference.sampling import seed_state
@@ -253,3 +254,39 @@ def test_sorting_slots_by_length_moves_their_keys_and_values_too(served: ServedM
         whole = np.concatenate([s.token_ids, done[s.number].token_ids])
         expected = reference(model, whole, 1.0)[len(s.token_ids) - 1 :]
         np.testing.assert_allclose(done[s.number].logprobs, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_urgent_sequences_start_at_once_in_a_full_engine_and_change_no_other(
+    served: ServedModel, deterministic: bool
+) -> None:
+    running = [sequence(i, [5 + i, 6, 7], 60, ignore_eos=True) for i in range(3)]
+    queued = [sequence(10 + i, [9, 10 + i], 4, ignore_eos=True) for i in range(20)]
+    urgent = [replace(sequence(90 + i, [5, 6, 7 + i], 8, ignore_eos=True), is_urgent=True) for i in range(2)]
+    engine = make_engine(served, max_slots=3, deterministic=deterministic)
+    for each in [*running, *queued]:
+        assert engine.submit(each) is None
+    engine.step()
+    for each in urgent:
+        assert engine.submit(each) is None
+    done = [finished for _ in range(9) for finished in engine.step()]
+    assert {finished.number for finished in done} == {90, 91}
+    assert engine.num_active == 3
+    together = {f.number: f for f in done} | run(engine)
+    assert set(together) == {s.number for s in [*running, *queued, *urgent]}
+    for each in [*running, urgent[1]]:
+        alone = run(make_engine(served, deterministic=deterministic), replace(each, is_urgent=False, slot=-1))
+        assert together[each.number].token_ids.tolist() == alone[each.number].token_ids.tolist()
+
+
+def test_more_urgent_sequences_than_their_slots_come_before_all_others(served: ServedModel) -> None:
+    engine = make_engine(served, max_slots=1)
+    others = [sequence(i, [5, 6], 3, ignore_eos=True) for i in range(3)]
+    urgent = [replace(sequence(90 + i, [7, 8], 3, ignore_eos=True), is_urgent=True) for i in range(6)]
+    for each in [*others, *urgent]:
+        engine.submit(each)
+    order = []
+    while engine.num_active or engine.waiting:
+        order += [finished.number for finished in engine.step()]
+        assert engine.num_active <= 1 + URGENT_SLOTS
+    assert sorted(order[:6]) == [s.number for s in urgent]

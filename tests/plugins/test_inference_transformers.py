@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from areal_lit.models import load_causal_lm
 from areal_lit.testing.inference import check_inference
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import GenerateRequest, ModelSpec, Sampling, WeightSource
+from areal_lit_inference import messages
 from areal_lit_inference.server import serve
 from areal_lit_inference.transformers import Transformers
 
@@ -158,6 +161,46 @@ async def test_a_lost_engine_fails_what_waits(tmp_path: Path) -> None:
         await backend.close()
         with pytest.raises(ConnectionError):
             await pending
+
+
+async def test_an_urgent_request_overtakes_a_full_engine(tmp_path: Path) -> None:
+    backend = Transformers(max_slots=1, trust_checkpoint=True)
+    async with running(backend, tiny_spec(tmp_path), tmp_path):
+        crowd = [asyncio.create_task(backend.generate(request(max_new_tokens=400, ignore_eos=True))) for _ in range(6)]
+        await asyncio.sleep(0)
+        urgent = replace(request(max_new_tokens=4, ignore_eos=True), is_urgent=True)
+        await asyncio.wait_for(backend.generate(urgent), 60)
+        assert sum(task.done() for task in crowd) <= 1
+        for task in crowd:
+            task.cancel()
+
+
+async def test_a_frame_that_cannot_be_read_fails_what_waits(tmp_path: Path) -> None:
+    backend = Transformers(max_slots=2)
+    process = ThreadProcess("engine-0", str(tmp_path / "s"), speaks_another_version, {})
+    await backend.connect([process])
+    pending = asyncio.create_task(backend.generate(request(max_new_tokens=4)))
+    with pytest.raises(ConnectionError, match=r"engine-0 sent what cannot be read: \w+Error"):
+        await asyncio.wait_for(pending, 10)
+    with pytest.raises(ConnectionError, match="cannot be read"):
+        await backend.resume()
+    await backend.close()
+    await asyncio.to_thread(process.stop, 10)
+    assert not process.is_alive(), "the engine must see that its client is gone"
+
+
+def speaks_another_version(address: str) -> None:
+    """Ready, then a frame of messages that the client does not know."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(1)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(messages.frame([messages.Ready()]))
+            connection.recv(1)
+            connection.sendall(messages.frame([messages.Cancel(number=0)]))
+            while connection.recv(4096):
+                pass
 
 
 def test_out_of_range_options_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""What every sender does: compare what a strategy yields with what it announced."""
+"""What a strategy yields, compared with what it announced: no transport can forget to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from areal_lit.types import TensorInfo, WeightSource
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from areal_lit.contracts.strategy import Bucket
 
 
-def announced(source: WeightSource, buckets: Iterator[Bucket]) -> Iterator[tuple[TensorInfo, Tensor]]:
-    """The tensors of all buckets with their announcement, in its order. Raises ValueError at the first difference."""
+def as_announced(source: WeightSource, buckets: Iterator[Bucket]) -> Iterator[Bucket]:
+    """The same buckets, each compared with the manifest before it is sent. Raises ValueError where they differ."""
     expected = iter(source.tensors)
     for bucket in buckets:
         for name, tensor in bucket:
@@ -27,7 +25,7 @@ def announced(source: WeightSource, buckets: Iterator[Bucket]) -> Iterator[tuple
                     f"{got.dtype}, announced {wanted}; Strategy.weights() must yield what Strategy.manifest() "
                     "lists, in its order"
                 )
-            yield info, tensor
+        yield bucket
     missing = [info.name for info in expected]
     if missing:
         raise ValueError(

@@ -1,0 +1,72 @@
+"""MismatchAlarm: whether engine and trainer agree about the probability of tokens.
+
+Shapes: n tokens of one sequence, T packed tokens of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from areal_lit.token_batch import TokenBatch
+from areal_lit.types import FloatArray, Metric
+from areal_lit.weight_sync.settings import WeightSync
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMITS = {"float32": (1e-3, 1e-2)}
+LOW_PRECISION_LIMITS = (0.05, 0.25)
+
+
+class MismatchError(RuntimeError):
+    """Engine and trainer disagree about the probability of tokens by more than the limit."""
+
+
+class MismatchAlarm:
+    """Watches that engine and trainer agree on tokens drawn with the very weights they are scored with.
+
+    Args:
+        settings: with the limits: a mean absolute difference above the first is logged, above the second raises.
+        dtype: the weights are served in; decides limits that are not set.
+    """
+
+    def __init__(self, settings: WeightSync, *, dtype: str) -> None:
+        warn, abort = DEFAULT_LIMITS.get(dtype, LOW_PRECISION_LIMITS)
+        if settings.abort_above is not None:
+            abort = settings.abort_above
+            warn = min(warn, abort)
+        if settings.warn_above is not None:
+            warn = settings.warn_above
+            abort = max(warn, abort)
+        self.warn_above = warn
+        self.abort_above = abort
+
+    def check(self, batch: TokenBatch, version: int) -> list[Metric]:
+        """Behaviour against proximal log-probs over the loss tokens of ``version``, the weights ``proximal`` is from.
+
+        Without such tokens nothing is judged. Raises MismatchError.
+        """
+        chosen_T = batch["loss_mask"] & (batch["version"] == version)
+        behaviour, proximal = batch["logprob"][chosen_T].numpy(), batch["proximal"][chosen_T].numpy()
+        return self.judge(behaviour, proximal, "train/logprob_mismatch", f"the batch trained on at version {version}")
+
+    def judge(self, engine: FloatArray, trainer: FloatArray, name: str, where: str) -> list[Metric]:
+        """Mean (``name``) and largest (``name_max``) absolute difference of two arrays [n]. Raises MismatchError."""
+        if not len(engine):
+            return []
+        difference = np.abs(np.asarray(engine, dtype=np.float64) - np.asarray(trainer, dtype=np.float64))
+        mean, largest = float(difference.mean()), float(difference.max())
+        message = (
+            f"log-probs of engine and trainer differ by {mean:.3g} on average (largest {largest:.3g}, {len(engine)} "
+            f"tokens) in {where}; the limits are {self.warn_above:g} (warn) and {self.abort_above:g} (end)"
+        )
+        if not mean <= self.abort_above:  # NaN ends the run too
+            raise MismatchError(
+                f"{message}. The engine holds other weights than the trainer, reuses old KV, or computes otherwise; "
+                "if the difference is right for this precision, raise sync.abort_above"
+            )
+        if mean > self.warn_above:
+            logger.warning("%s", message)
+        total = Metric(name=name, sum=float(difference.sum()), count=float(len(engine)))
+        return [total, Metric(name=f"{name}_max", sum=largest, reduction="max")]

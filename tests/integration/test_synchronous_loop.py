@@ -1,4 +1,4 @@
-"""A deterministic ``fit`` is a plain synchronous loop: the same tokens, log-probs, rewards and weights, to the last bit.
+"""A deterministic ``fit`` is a plain synchronous loop: the same tokens, log-probs, rewards and weights, bit for bit.
 
 The loop is written out below with public pieces only: no Trainer, no rollout thread, no roles, no hooks.
 """

@@ -54,6 +54,7 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
     someone_has_reward = any(t.reward is not None for t in trajectories)
     for t in trajectories:
         n = len(t.token_ids)
+        is_rollout = t.oldest_version is not None
         lengths = {"loss_mask": len(t.loss_mask), "logprobs": len(t.logprobs), "versions": len(t.versions)}
         if t.turn_ids is not None:
             lengths["turn_ids"] = len(t.turn_ids)
@@ -64,11 +65,8 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             problem = f"has {n} token_ids, but {' and '.join(wrong)}; all need one entry per token"
         elif t.loss_mask[0]:
             problem = "trains its first token, which nothing precedes; set loss_mask[0] False or begin with a prompt"
-        elif someone_has_reward and t.reward is None and not t.unscored:
-            problem = (
-                "has neither a reward nor a reason in `unscored`, while others of the step have a reward; "
-                "unscored is not zero: score it, or say why not"
-            )
+        elif (is_rollout or someone_has_reward) and t.reward is None and not t.unscored:
+            problem = "has neither a reward nor a reason in `unscored`, which is not zero; score it, or say why not"
         else:
             continue
         raise ValueError(f"{_name(t)} {problem}")

@@ -47,12 +47,11 @@ class Online:
         self._codec = codec
         self._policy = policy
         self._backend = trainer.inference
-        rewards: dict[str, Reward] = {} if trainer.reward is None else {"default": trainer.reward}
-        for name, source in [*sources.items(), *evaluation_sources.items()]:
-            if source.reward is not None:
-                rewards[name] = source.reward
         self._scorer = Scorer(
-            trainer.rewarding, rewards=rewards, in_process=trainer.launcher.in_process, log_dir=directory.logs
+            trainer.rewarding,
+            rewards=rewards_by_key(trainer.reward, {"source": sources, "evaluation set": evaluation_sources}),
+            in_process=trainer.launcher.in_process,
+            log_dir=directory.logs,
         )
         self._loop = RolloutLoop(
             trainer.rollout,
@@ -78,7 +77,6 @@ class Online:
             forward=self._trainer_logprobs,
             sync_mode=trainer.rollout.sync_mode,
             directory=str(directory.path),
-            num_receivers=1,
             dtype=trainer.policy.model.dtype,
         )
         self._alarm = MismatchAlarm(trainer.sync, dtype=trainer.policy.model.dtype)
@@ -87,7 +85,9 @@ class Online:
         """Start the pool and the loop, and connect to the engine."""
         self._scorer.start()
         self._loop.start()
+        self._scorer.wait_ready()
         self._loop.run(self._backend.connect(processes), timeout_s=600, what="the engine to start")
+        self._syncer.num_receivers = self._backend.num_receivers(processes)
 
     def stop(self) -> None:
         """End everything, in any state."""
@@ -97,6 +97,10 @@ class Online:
     def fail(self, error: BaseException) -> None:
         """Make every wait raise this error."""
         self._loop.fail(error)
+
+    def interrupt(self) -> None:
+        """End the wait for a batch; for signal handlers."""
+        self._loop.interrupt()
 
     def next_batch(self, step: int) -> list[Group] | None:
         return self._loop.next_batch(step)
@@ -117,12 +121,13 @@ class Online:
         """Alarm when behaviour and proximal log-probs of on-version tokens drift apart."""
         return self._alarm.check(batch, step) if "proximal" in batch else []
 
-    def evaluate(self, prompts: Sequence[Prompt], source: Source) -> list[Group]:
+    def evaluate(self, prompts: Sequence[Prompt], source: Source, *, timeout_s: float) -> list[Group]:
         settings = self._trainer.evaluation
         return self._loop.evaluate(
             [(prompt, source) for prompt in prompts],
             samples=settings.samples,
             sampling=settings.sampling or source.sampling or self._trainer.rollout.sampling,
+            timeout_s=timeout_s,
         )
 
     def metrics(self) -> list[Metric]:
@@ -148,6 +153,30 @@ class Online:
         ends = np.cumsum([len(token_ids) for token_ids, _, _ in probes])
         parts = np.split(logprobs, ends[:-1])
         return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
+
+
+def rewards_by_key(default: Reward | None, sources: Mapping[str, Mapping[str, Source]]) -> dict[str, Reward]:
+    """Every reward of a run once, under a key that says what it scores.
+
+    Args:
+        default: the trainer's.
+        sources: kind of source -> name -> source.
+
+    Raises:
+        ValueError: for sources that nothing would score.
+    """
+    rewards: dict[str, Reward] = {} if default is None else {"default": default}
+    missing = []
+    for kind, named in sources.items():
+        for name, source in named.items():
+            reward = default if source.reward is None else source.reward
+            if reward is None:
+                missing.append(f"{kind} {name}")
+            elif not any(reward is known for known in rewards.values()):
+                rewards[f"{kind} {name}"] = reward
+    if missing:
+        raise ValueError(f"nothing scores {', '.join(missing)}: name a reward, or give these sources their own")
+    return rewards
 
 
 def _probe_group(index: int, token_ids: IntArray, num_prompt: int, temperature: float) -> Group:

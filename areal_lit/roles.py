@@ -13,6 +13,9 @@ from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, St
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
 
+OF_THE_STEP = frozenset({"grad_norm", "lr", "skipped_steps"})
+"""What ``Strategy.optimizer_step`` says of the whole step, on every rank alike; all else is a data shard's share."""
+
 
 @final
 class Role:
@@ -24,6 +27,7 @@ class Role:
         optimizer: for trained roles; without one the role is frozen.
         num_ranks: processes (one per GPU) of the role's worker group.
         num_threads: CPU threads per rank; 0 leaves torch's default.
+        num_gpus: GPUs that each rank sees; a fraction shares one, 0 shows all there are.
         colocate_with: another role on whose ranks this one lives; by default it has ranks of its own.
     """
 
@@ -35,15 +39,22 @@ class Role:
         optimizer: Optimizer | None = None,
         num_ranks: int = 1,
         num_threads: int = 0,
+        num_gpus: float = 0,
         colocate_with: str | None = None,
     ) -> None:
-        if num_ranks < 1:
-            raise ValueError(f"num_ranks must be >= 1, got {num_ranks}")
+        for name, value, least in (
+            ("num_ranks", num_ranks, 1),
+            ("num_threads", num_threads, 0),
+            ("num_gpus", num_gpus, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
         self.model = model
         self.strategy = strategy
         self.optimizer = optimizer
         self.num_ranks = num_ranks
         self.num_threads = num_threads
+        self.num_gpus = num_gpus
         self.colocate_with = colocate_with
 
 
@@ -127,7 +138,9 @@ class RoleGroup:
     def collect(self, futures: Sequence[Future[Any]], what: str) -> list[Metric]:
         """Metrics of all data shards merged, prefixed with the phase (``train/`` for the policy)."""
         results = self.wait(futures, what)
-        merged = merge_metrics([metric for rank in self._first_rank for metric in results[rank]])
+        first, *others = [results[rank] for rank in self._first_rank]
+        shares = [metric for result in others for metric in result if metric.name not in OF_THE_STEP]
+        merged = merge_metrics([*first, *shares])
         prefix = "train" if self.name == "policy" else self.name
         return [replace(metric, name=f"{prefix}/{metric.name}") for metric in merged.values()]
 

@@ -177,6 +177,13 @@ class Loss:
     metrics: tuple[Metric, ...] = ()
     weight: str = ""
 
+    def __post_init__(self) -> None:
+        if self.weight and not self.weight.endswith("_weight"):
+            raise ValueError(
+                f"a weight column's name must end in _weight, as micro-batches that only fill up are silenced by it, "
+                f"got {self.weight!r}"
+            )
+
     @property
     def weight_column(self) -> str:
         return self.weight or f"{self.per}_weight"

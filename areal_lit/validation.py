@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import Component
-from areal_lit.evaluation import Evaluation
+from areal_lit.contracts import KINDS, Component, Reward
+from areal_lit.plugins import kind_of
+from areal_lit.recipes.schema import parameters_of
+from areal_lit.rewarding import check_travels
 from areal_lit.roles import Role
+from areal_lit.types import Sampling
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -17,25 +22,23 @@ ROLE_OF_NEED = {"reference": "reference", "values": "critic", "teacher": "teache
 
 def components(trainer: Trainer) -> dict[str, Component]:
     """Every component of a run by its path in the recipe (``policy.optimizer``, ``filters.0``)."""
-    found: dict[str, Component] = {}
-    for name, value in vars(trainer).items():
-        found.update(_walk(name.lstrip("_"), value))
-    return found
+    return {path: value for path, value in _walk("", trainer) if isinstance(value, Component)}
 
 
-def _walk(path: str, value: Any) -> Iterator[tuple[str, Component]]:
-    if isinstance(value, Component):
+def _walk(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and whatever its constructor was given, with paths. What objects hold beside that is their own."""
+    cls = type(value)
+    inner: dict[str, Any] = {}
+    if not path or isinstance(value, Component) or dataclasses.is_dataclass(value) or getattr(cls, "__final__", False):
+        inner = {name: getattr(value, name, getattr(value, f"_{name}", None)) for name in parameters_of(cls)}
+    elif isinstance(value, dict):
+        inner = value
+    elif isinstance(value, list | tuple):
+        inner = {str(index): item for index, item in enumerate(value)}
+    if path:
         yield path, value
-    if isinstance(value, Component | Role | Evaluation) or hasattr(value, "__dataclass_fields__"):
-        fields = getattr(value, "__dict__", None) or {k: getattr(value, k) for k in getattr(value, "__slots__", ())}
-        for name, inner in fields.items():
-            yield from _walk(f"{path}.{name.lstrip('_')}", inner)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _walk(f"{path}.{key}", inner)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for index, inner in enumerate(value):
-            yield from _walk(f"{path}.{index}", inner)
+    for name, item in inner.items():
+        yield from _walk(f"{path}.{name}" if path else name, item)
 
 
 def roles(trainer: Trainer) -> dict[str, Role]:
@@ -49,6 +52,13 @@ def broken_rules(trainer: Trainer) -> list[str]:
     broken = [*_run_rules(trainer), *_role_rules(trainer), *_launch_rules(trainer)]
     broken += _data_rules(trainer) if trainer.algorithm.offline else _online_rules(trainer)
     for path, component in components(trainer).items():
+        kind = kind_of(type(component))
+        if component.contract_version > KINDS[kind].version:
+            broken.append(
+                f"{path}: {type(component).__name__} implements version {component.contract_version} of the {kind} "
+                f"contract, this areal-lit knows {KINDS[kind].version}; upgrade areal-lit or take an older release"
+            )
+            continue
         broken += [f"{path}: {rule}" for rule in component.rules(trainer)]
     return list(dict.fromkeys(broken))
 
@@ -86,10 +96,46 @@ def _online_rules(trainer: Trainer) -> Iterator[str]:
             "rollout.sampling.temperature is 0: greedy samples of one prompt are all equal and teach nothing; "
             "use e.g. 1.0 (evaluation.sampling may be greedy)"
         )
-    if trainer.reward is None and not trainer.data.sources():
-        yield "reward is missing: rollouts must be scored; name one, or a mixture whose sources bring their own"
+    yield from _reward_rules(trainer)
+    yield from _length_rules(trainer)
     yield from _distribution_rules(trainer)
     yield from _transport_rules(trainer)
+
+
+def _reward_rules(trainer: Trainer) -> Iterator[str]:
+    modules = {"data": trainer.data, **{f"evaluation.data.{n}": m for n, m in trainer.evaluation.data.items()}}
+    for path, module in modules.items():
+        if trainer.reward is None and (names := module.unrewarded()):
+            yield (
+                f"reward is missing: {path} leaves scoring {', '.join(names)} to it; name one, or give each source of "
+                "a mixture its own"
+            )
+    if trainer.launcher.in_process:
+        return
+    untravelled: list[str] = []
+    for path, component in components(trainer).items():
+        is_pooled = isinstance(component, Reward) and not inspect.iscoroutinefunction(component.score)
+        if is_pooled and not any(path.startswith(f"{outer}.") for outer in untravelled):
+            try:
+                check_travels({path: component})
+            except ValueError as error:
+                untravelled.append(path)
+                yield str(error)
+
+
+def _length_rules(trainer: Trainer) -> Iterator[str]:
+    """What one episode may generate must fit a micro-batch, with at least a token of prompt."""
+    drawn = dict(_walk("data", trainer.data)) | {"rollout.sampling": trainer.rollout.sampling}
+    for path, sampling in drawn.items():
+        if not isinstance(sampling, Sampling):
+            continue
+        for name, role in roles(trainer).items():
+            if sampling.max_new_tokens >= (limit := role.strategy.max_tokens_per_microbatch):
+                yield (
+                    f"{path}.max_new_tokens {sampling.max_new_tokens} and a prompt do not fit "
+                    f"{name}.strategy.max_tokens_per_microbatch {limit}, and a sequence is never split; raise the "
+                    "latter or lower the former"
+                )
 
 
 def _distribution_rules(trainer: Trainer) -> Iterator[str]:
@@ -143,9 +189,15 @@ def _role_rules(trainer: Trainer) -> Iterator[str]:
     for role in sorted(set(present) - used):
         yield f"{role} is given but {name} does not use it; remove the section or change the algorithm's options"
     for role, given in present.items():
+        twins = [other for other in present if other < role and present[other].strategy is given.strategy]
+        if twins:
+            yield f"{role}.strategy is the very object of {twins[0]}.strategy; construct one for each role"
+        has_own_ranks = given.colocate_with is None and not trainer.launcher.in_process
+        if trainer.deterministic and has_own_ranks and not given.num_threads:
+            yield f"deterministic needs a fixed number of threads, got {role}.num_threads 0; set it, for example to 1"
         if role in trained and given.optimizer is None:
             yield f"{role}.optimizer is missing: {name} trains that role"
-        if role not in trained and given.optimizer is not None:
+        if role in used - trained and given.optimizer is not None:
             yield f"{role}.optimizer is given but {name} does not train that role; remove it"
         host = given.colocate_with
         if host is None:

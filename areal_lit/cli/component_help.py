@@ -42,7 +42,8 @@ def print_component_help(key: str, name: str) -> None:
             f"--{key}.help: {key} is a plain value, {describe(shape.hint)}; `areal-lit fit --help` says more"
         )
     if not name:
-        print(f"{key} takes a {kind}; --{key}.help NAME shows its arguments:")
+        article = "an" if kind[0] in "aeiou" else "a"
+        print(f"{key} takes {article} {kind}; --{key}.help NAME shows its arguments:")
         for plugin in plugins:
             if plugin.kind == kind:
                 print(f"  {plugin.name:<20} {first_line(plugin)}")

@@ -49,6 +49,9 @@ class DataModule(Component):
         """Evaluation sets by name."""
         return {}
 
-    def sources(self) -> Mapping[str, DataModule]:
-        """The modules inside a mixture, for validation; empty otherwise."""
-        return {}
+    def unrewarded(self) -> Sequence[str]:
+        """Names of what leaves scoring to the trainer's reward; for validation, so known before ``setup``.
+
+        A module whose sources all bring a reward of their own returns none.
+        """
+        return (type(self).__name__,)

@@ -1,5 +1,7 @@
 """Rewarding: scores, from a pool of processes that can be killed or from the event loop."""
 
+from areal_lit.rewarding.processes import check_travels
 from areal_lit.rewarding.scorer import RewardError, Rewarding, Scorer
+from areal_lit.rewarding.worker import Outcome, judge
 
-__all__ = ["RewardError", "Rewarding", "Scorer"]
+__all__ = ["Outcome", "RewardError", "Rewarding", "Scorer", "check_travels", "judge"]

@@ -145,8 +145,8 @@ class _RewardPickler(pickle.Pickler):
         return NotImplemented
 
 
-def pack(rewards: Mapping[str, Reward]) -> bytes:
-    """The rewards as workers receive them. Raises ValueError naming the one that cannot travel, and the way out."""
+def check_travels(rewards: Mapping[str, Reward]) -> None:
+    """Raise ValueError naming the reward that cannot be sent to another process, and the way out."""
     for key, reward in rewards.items():
         try:
             _RewardPickler(BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(reward)
@@ -156,4 +156,9 @@ def pack(rewards: Mapping[str, Reward]) -> bytes:
                 "Put what it uses into an importable module at top level, or use the inline launcher, which scores "
                 "in this process"
             ) from error
+
+
+def pack(rewards: Mapping[str, Reward]) -> bytes:
+    """The rewards as workers receive them. Raises ValueError for one that cannot travel."""
+    check_travels(rewards)
     return pickle.dumps(dict(rewards), protocol=pickle.HIGHEST_PROTOCOL)

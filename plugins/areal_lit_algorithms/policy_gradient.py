@@ -119,11 +119,9 @@ class PolicyGradient(Algorithm):
         return {"advantage": "T"}
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
-        if self.kl_weight > 0 and trainer.reference is None:
-            yield f"algorithm.kl_weight is {self.kl_weight}, but there is no reference: add one, or set kl_weight to 0"
         if self.uses_proximal and self.proximal == "current" and trainer.num_minibatches > 1:
             yield (
-                f"algorithm.proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
+                f"proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
                 f"{trainer.num_minibatches}: set it to 1, or proximal to 'recompute'"
             )
 

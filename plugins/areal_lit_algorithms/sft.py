@@ -6,7 +6,7 @@ Shapes: T packed tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from areal_lit_algorithms.aggregation import Aggregation, check_max_length, toke
 
 if TYPE_CHECKING:
     from areal_lit.text import TextCodec
+    from areal_lit.trainer import Trainer
     from areal_lit.types import Prompt
 
 _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -54,6 +55,14 @@ class SFT(Algorithm):
         self.max_length = max_length
         self.too_long = too_long
         self.aggregation = aggregation
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        budget = trainer.policy.strategy.max_tokens_per_microbatch
+        if self.max_length is not None and self.max_length > budget:
+            yield (
+                f"max_length {self.max_length} does not fit policy.strategy.max_tokens_per_microbatch {budget}, and a "
+                "sequence is never split; raise the latter or lower the former"
+            )
 
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         """The row's sequence; empty if it is dropped, or truncated before its first trained token."""

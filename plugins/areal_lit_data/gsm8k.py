@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import DataModule, Source
+from areal_lit.contracts import Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
-from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+from areal_lit_data.columns import Row
 from areal_lit_data.huggingface import INSTALL, load_split
 from areal_lit_data.jsonl import read_rows
+from areal_lit_data.rows import RowData
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -22,7 +23,7 @@ FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-class GSM8K(DataModule):
+class GSM8K(RowData):
     """GSM8K from the hub or from local files in the original format.
 
     Fields: ``answer`` (the final number without commas), ``solution`` (the original text), ``completion`` (the
@@ -51,35 +52,23 @@ class GSM8K(DataModule):
         max_examples: int | None = None,
         max_eval_examples: int | None = None,
     ) -> None:
-        check_limits(
-            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
-        )
+        super().__init__(
+            template=template, system=system, chat=chat, fields={"question": "question", "solution": "answer"},
+            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples,
+        )  # fmt: skip
         self.directory = directory
         self.hub_id = hub_id
-        self.columns = Columns(
-            template=template, system=system, chat=chat, fields={"question": "question", "solution": "answer"}
-        )
-        self.max_prompt_tokens = max_prompt_tokens
-        self.max_examples = max_examples
-        self.max_eval_examples = max_eval_examples
-        self._train: dict[str, Source] = {}
-        self._evaluation: dict[str, Source] = {}
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         if self.directory is None and importlib.util.find_spec("datasets") is None:
-            yield f"data: {INSTALL}, or give a directory with train.jsonl and test.jsonl"
+            yield f"{INSTALL}, or give a directory with train.jsonl and test.jsonl"
         if self.directory is not None and not Path(self.directory).expanduser().is_dir():
-            yield f"data: directory {self.directory!r} does not exist; it must hold train.jsonl and test.jsonl"
+            yield f"directory {self.directory!r} does not exist; it must hold train.jsonl and test.jsonl"
+        yield from super().rules(trainer)
 
     def setup(self, codec: TextCodec) -> None:
         self._train = {"gsm8k": self._load("train", codec, self.max_examples)}
         self._evaluation = {"gsm8k": self._load("test", codec, self.max_eval_examples)}
-
-    def train(self) -> Mapping[str, Source]:
-        return self._train
-
-    def evaluation(self) -> Mapping[str, Source]:
-        return self._evaluation
 
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows: Any
@@ -88,11 +77,7 @@ class GSM8K(DataModule):
             self.columns.check(rows.column_names)
         else:
             rows = read_rows([f"{self.directory}/{split}.jsonl"], self.columns)
-        examples = RowExamples(rows, self.example)
-        name = f"gsm8k [{split}]"
-        return Source(
-            examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
-        )
+        return self._source(rows, codec, name=f"gsm8k [{split}]", limit=limit, make=self.example)
 
     def example(self, row: Row) -> Example:
         """A problem as an example. Raises ValueError when its solution does not end in ``#### number``."""

@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import DataModule, Source
+from areal_lit.contracts import Source
 from areal_lit.text import TextCodec
-from areal_lit_data.columns import Columns, RowExamples, check_limits, select
+from areal_lit_data.rows import RowData
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INSTALL = "the package datasets is not installed; run: pip install 'areal-lit[datasets]'"
 
 
-class HuggingFace(DataModule):
+class HuggingFace(RowData):
     """Rows of a Hugging Face dataset, with columns named in the recipe.
 
     Args:
@@ -26,15 +26,6 @@ class HuggingFace(DataModule):
         subset: configuration of the dataset (``main``).
         revision: branch, tag or commit on the hub.
         data_files: files per split, for builders.
-        prompt: column of plain text; ``prompt`` when neither messages nor template is given.
-        messages: column of chat messages; a final assistant message becomes the field ``completion``.
-        template: text with column names in braces, as in ``Question: {question}\\nAnswer:``.
-        system: a system message in front; for chat prompts only.
-        chat: send the text as a user message through the model's chat template.
-        fields: field name -> column; None keeps every column under its own name.
-        max_prompt_tokens: longer prompts are dropped and counted.
-        max_examples: use at most that many rows for training.
-        max_eval_examples: use at most that many rows of each evaluation set.
         name: of the training source, in metrics.
     """
 
@@ -47,39 +38,22 @@ class HuggingFace(DataModule):
         subset: str | None = None,
         revision: str | None = None,
         data_files: Mapping[str, Sequence[str]] | None = None,
-        prompt: str | None = None,
-        messages: str | None = None,
-        template: str | None = None,
-        system: str | None = None,
-        chat: bool = False,
-        fields: Mapping[str, str] | None = None,
-        max_prompt_tokens: int | None = None,
-        max_examples: int | None = None,
-        max_eval_examples: int | None = None,
         name: str = "huggingface",
+        **rows: Any,
     ) -> None:
-        check_limits(
-            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
-        )
+        super().__init__(**rows)
         self.path = path
         self.split = split
         self.eval_splits = eval_splits or {}
         self.subset = subset
         self.revision = revision
         self.data_files = data_files
-        self.columns = Columns(
-            prompt=prompt, messages=messages, template=template, system=system, chat=chat, fields=fields
-        )
-        self.max_prompt_tokens = max_prompt_tokens
-        self.max_examples = max_examples
-        self.max_eval_examples = max_eval_examples
         self.name = name
-        self._train: dict[str, Source] = {}
-        self._evaluation: dict[str, Source] = {}
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         if importlib.util.find_spec("datasets") is None:
-            yield f"data: {INSTALL}"
+            yield INSTALL
+        yield from super().rules(trainer)
 
     def setup(self, codec: TextCodec) -> None:
         if self.split is not None:
@@ -88,23 +62,16 @@ class HuggingFace(DataModule):
             name: self._load(split, codec, self.max_eval_examples) for name, split in self.eval_splits.items()
         }
 
-    def train(self) -> Mapping[str, Source]:
-        return self._train
-
-    def evaluation(self) -> Mapping[str, Source]:
-        return self._evaluation
-
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows = load_split(self.path, split, subset=self.subset, revision=self.revision, data_files=self.data_files)
         name = f"{self.path} [{split}]"
         try:
             self.columns.check(rows.column_names)
-            examples = RowExamples(rows, self.columns.example)
-            kept = select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
-            kept[0]
+            source = self._source(rows, codec, name=name, limit=limit)
+            source.examples[0]
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        return Source(examples=kept)
+        return source
 
 
 def load_split(

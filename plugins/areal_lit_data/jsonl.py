@@ -6,27 +6,20 @@ import glob
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from areal_lit.contracts import DataModule, Source
+from areal_lit.contracts import Source
 from areal_lit.text import TextCodec
-from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+from areal_lit_data.columns import Columns, Row
+from areal_lit_data.rows import RowData
 
 
-class Jsonl(DataModule):
+class Jsonl(RowData):
     """Rows of JSON Lines files, with columns named in the recipe.
 
     Args:
         files: paths or glob patterns, read in this order (matches of a pattern by name).
         eval_files: the same per evaluation set.
-        prompt: column of plain text; ``prompt`` when neither messages nor template is given.
-        messages: column of chat messages; a final assistant message becomes the field ``completion``.
-        template: text with column names in braces, as in ``Question: {question}\\nAnswer:``.
-        system: a system message in front; for chat prompts only.
-        chat: send the text as a user message through the model's chat template.
-        fields: field name -> column; None keeps every column under its own name.
-        max_prompt_tokens: longer prompts are dropped and counted.
-        max_examples: use at most that many rows for training.
-        max_eval_examples: use at most that many rows of each evaluation set.
         name: of the training source, in metrics.
     """
 
@@ -35,35 +28,17 @@ class Jsonl(DataModule):
         *,
         files: Sequence[str],
         eval_files: Mapping[str, Sequence[str]] | None = None,
-        prompt: str | None = None,
-        messages: str | None = None,
-        template: str | None = None,
-        system: str | None = None,
-        chat: bool = False,
-        fields: Mapping[str, str] | None = None,
-        max_prompt_tokens: int | None = None,
-        max_examples: int | None = None,
-        max_eval_examples: int | None = None,
         name: str = "jsonl",
+        **rows: Any,
     ) -> None:
-        check_limits(
-            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
-        )
+        super().__init__(**rows)
         if isinstance(files, str) or any(isinstance(patterns, str) for patterns in (eval_files or {}).values()):
             raise ValueError(
                 "files and each entry of eval_files are lists of paths, got a single string; put it in brackets"
             )
         self.files = files
         self.eval_files = eval_files or {}
-        self.columns = Columns(
-            prompt=prompt, messages=messages, template=template, system=system, chat=chat, fields=fields
-        )
-        self.max_prompt_tokens = max_prompt_tokens
-        self.max_examples = max_examples
-        self.max_eval_examples = max_eval_examples
         self.name = name
-        self._train: dict[str, Source] = {}
-        self._evaluation: dict[str, Source] = {}
 
     def setup(self, codec: TextCodec) -> None:
         if self.files:
@@ -72,19 +47,8 @@ class Jsonl(DataModule):
             name: self._load(files, codec, self.max_eval_examples) for name, files in self.eval_files.items()
         }
 
-    def train(self) -> Mapping[str, Source]:
-        return self._train
-
-    def evaluation(self) -> Mapping[str, Source]:
-        return self._evaluation
-
     def _load(self, patterns: Sequence[str], codec: TextCodec, limit: int | None) -> Source:
-        rows = read_rows(patterns, self.columns)
-        examples = RowExamples(rows, self.columns.example)
-        name = ", ".join(patterns)
-        return Source(
-            examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
-        )
+        return self._source(read_rows(patterns, self.columns), codec, name=", ".join(patterns), limit=limit)
 
 
 def read_rows(patterns: Sequence[str], columns: Columns | None = None) -> list[Row]:

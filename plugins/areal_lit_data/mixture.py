@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import DataModule, Reward, Source, Workflow
 from areal_lit.text import TextCodec
 from areal_lit.types import Sampling
-
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,46 +46,28 @@ class Mixture(DataModule):
         for name in sources:
             if not name or "/" in name:
                 raise ValueError(f"the name of a source must be non-empty and without '/', got {name!r}")
-        self.parts = sources
-
-    def rules(self, trainer: Trainer) -> Iterable[str]:
-        for name, part in self.parts.items():
-            for component in (part.data, part.reward, part.workflow):
-                if component is not None:
-                    yield from (f"source {name!r}: {rule}" for rule in component.rules(trainer))
+        self.sources = sources
 
     def setup(self, codec: TextCodec) -> None:
-        for name, part in self.parts.items():
+        for name, part in self.sources.items():
             try:
                 part.data.setup(codec)
             except ValueError as error:
                 raise ValueError(f"source {name!r}: {error}") from error
 
     def train(self) -> Mapping[str, Source]:
-        return self._merged({name: part.data.train() for name, part in self.parts.items()})
+        return self._merged({name: part.data.train() for name, part in self.sources.items()})
 
     def evaluation(self) -> Mapping[str, Source]:
-        return self._merged({name: part.data.evaluation() for name, part in self.parts.items()})
+        return self._merged({name: part.data.evaluation() for name, part in self.sources.items()})
 
-    def sources(self) -> Mapping[str, DataModule]:
-        return {name: part.data for name, part in self.parts.items()}
-
-    def state_dict(self) -> Mapping[str, Any]:
-        states = {name: dict(part.data.state_dict()) for name, part in self.parts.items()}
-        return {name: state for name, state in states.items() if state}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if unknown := state.keys() - self.parts.keys():
-            raise ValueError(
-                f"the checkpoint holds sources {sorted(unknown)} that this mixture lacks; it has {sorted(self.parts)}"
-            )
-        for name, part in self.parts.items():
-            part.data.load_state_dict(state.get(name, {}))
+    def unrewarded(self) -> Sequence[str]:
+        return [name for name, part in self.sources.items() if part.reward is None and part.data.unrewarded()]
 
     def _merged(self, inner: Mapping[str, Mapping[str, Source]]) -> dict[str, Source]:
         merged = {}
         for name, sources in inner.items():
-            part = self.parts[name]
+            part = self.sources[name]
             total = sum(source.weight for source in sources.values())
             for inner_name, source in sources.items():
                 merged[name if len(sources) == 1 else f"{name}/{inner_name}"] = replace(

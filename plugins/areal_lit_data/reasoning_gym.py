@@ -87,7 +87,7 @@ class ReasoningGym(DataModule):
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         if importlib.util.find_spec("reasoning_gym") is None:
-            yield f"data: {INSTALL}"
+            yield INSTALL
 
     def setup(self, codec: TextCodec) -> None:
         for name, task in self.tasks.items():

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from areal_lit.contracts import GroupReward, Reward
-from areal_lit.rewarding.worker import judge
+from areal_lit.rewarding import judge
 from areal_lit.types import Scored, Trajectory, Unscored
-
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
 
 
 class Composite(Reward):
@@ -38,11 +34,6 @@ class Composite(Reward):
                 )
         self.parts = parts
         self.weights = weights
-
-    def rules(self, trainer: Trainer) -> Iterable[str]:
-        for name, part in self.parts.items():
-            for rule in part.rules(trainer):
-                yield f"parts.{name}: {rule}"
 
     def setup(self) -> None:
         for part in self.parts.values():

@@ -76,7 +76,7 @@ def test_print_config_is_a_recipe_again(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_dropped_arguments_are_reported_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", "quickstart", "--algorithm", "sft", "--print_config"]) == 0
-    assert "note: algorithm.init_args.scale_by_std is dropped" in capsys.readouterr().err
+    assert "note: algorithm.init_args.decoupled is dropped" in capsys.readouterr().err
 
 
 def test_validate_shows_what_would_start_where(capsys: pytest.CaptureFixture[str]) -> None:

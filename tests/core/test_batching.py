@@ -91,9 +91,14 @@ def test_unscored_samples_are_not_trained(changes: dict[str, Any]) -> None:
 
 
 def test_data_that_nobody_scores_counts_as_scored() -> None:
-    batch = pack([group(trajectory([1, 2], [0, 1], reward=None))])
+    batch = pack([group(trajectory([1, 2], [0, 1], reward=None, versions=np.array([-1, -1])))])
     assert batch["scored"].tolist() == [True]
     assert batch["loss_mask"].tolist() == [False, True]
+
+
+def test_a_rollout_that_nobody_scored_is_refused_and_no_zero() -> None:
+    with pytest.raises(ValueError, match="sample 0 of prompt 7 .* has neither a reward nor a reason"):
+        pack([group(trajectory([1, 2], [0, 1], reward=None, versions=np.array([-1, 3])))])
 
 
 def test_columns_of_trajectories_land_in_declared_columns() -> None:

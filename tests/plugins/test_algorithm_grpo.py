@@ -159,17 +159,14 @@ def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> 
         GRPO(**settings)
 
 
-def trainer(*, reference: object = None, num_minibatches: int = 1, samples_per_group: int = 8) -> Any:
+def trainer(*, num_minibatches: int = 1, samples_per_group: int = 8) -> Any:
     rollout = SimpleNamespace(samples_per_group=samples_per_group)
-    return SimpleNamespace(reference=reference, num_minibatches=num_minibatches, rollout=rollout)
+    return SimpleNamespace(num_minibatches=num_minibatches, rollout=rollout)
 
 
 def test_rules_name_what_cannot_work() -> None:
     assert list(GRPO().rules(trainer())) == []
-    assert list(GRPO(kl_weight=0.1).rules(trainer(reference=object()))) == []
     assert list(GRPO(proximal="current").rules(trainer())) == []
-    (broken,) = GRPO(kl_weight=0.1).rules(trainer())
-    assert "there is no reference" in broken
     (broken,) = GRPO(proximal="current").rules(trainer(num_minibatches=2))
     assert "one mini-batch only" in broken
     (broken,) = GRPO().rules(trainer(samples_per_group=1))

@@ -27,14 +27,8 @@ class Constant(Reward):
     def score(self, trajectory):
         return self.value
 
-    def rules(self, trainer):
-        return [f"constant {self.value}"]
-
 
 class TwoSources(DataModule):
-    def __init__(self):
-        self.seen = 0
-
     def setup(self, codec):
         pass
 
@@ -46,12 +40,6 @@ class TwoSources(DataModule):
 
     def evaluation(self):
         return {"test": Source(examples=[Example(prompt="3=")])}
-
-    def state_dict(self):
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state):
-        self.seen = state["seen"]
 
 
 class Malformed(TwoSources):
@@ -75,7 +63,21 @@ def test_names_and_weights(codec):
         "two/hard": 0.5,
     }
     assert list(data.evaluation()) == ["sums", "two"]
-    assert list(data.sources()) == ["sums", "two"]
+
+
+def test_parts_without_a_reward_are_named_before_setup():
+    inner = Mixture(sources={"a": MixtureSource(data=Arithmetic(), reward=Constant(1))})
+    open_inner = Mixture(sources={"a": MixtureSource(data=Arithmetic())})
+    data = Mixture(
+        sources={
+            "own": MixtureSource(data=Arithmetic(), reward=Constant(1)),
+            "bare": MixtureSource(data=Arithmetic()),
+            "inner": MixtureSource(data=inner),
+            "open": MixtureSource(data=open_inner),
+        }
+    )
+    assert data.unrewarded() == ["bare", "open"]
+    assert inner.unrewarded() == []
 
 
 def test_a_part_overrides_what_its_data_brings(codec):
@@ -89,23 +91,10 @@ def test_a_part_overrides_what_its_data_brings(codec):
     assert overridden.evaluation()["two"].reward is reward
 
 
-def test_errors_and_rules_name_the_part(codec):
+def test_errors_name_the_part(codec):
     data = Mixture(sources={"torn": MixtureSource(data=Malformed(), reward=Constant(1))})
-    assert list(data.rules(None)) == ["source 'torn': constant 1"]
     with pytest.raises(ValueError, match="source 'torn': row 3 is torn"):
         data.setup(codec)
-
-
-def test_state_of_the_parts_is_kept(codec):
-    inner = TwoSources()
-    inner.seen = 7
-    data = Mixture(sources={"two": MixtureSource(data=inner), "sums": MixtureSource(data=Arithmetic())})
-    again = TwoSources()
-    resumed = Mixture(sources={"two": MixtureSource(data=again), "sums": MixtureSource(data=Arithmetic())})
-    resumed.load_state_dict(data.state_dict())
-    assert again.seen == 7
-    with pytest.raises(ValueError, match=r"\['other'\] that this mixture lacks"):
-        resumed.load_state_dict({"other": {"seen": 1}})
 
 
 @pytest.mark.parametrize(

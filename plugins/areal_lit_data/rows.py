@@ -1,0 +1,87 @@
+"""RowData: what data modules of rows with named columns share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from areal_lit.contracts import DataModule, Source
+from areal_lit.text import TextCodec
+from areal_lit.types import Example
+from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+class RowData(DataModule):
+    """Base of modules whose rows become examples by columns; ``setup`` fills ``_train`` and ``_evaluation``.
+
+    Args:
+        prompt: column of plain text; ``prompt`` when neither messages nor template is given.
+        messages: column of chat messages; a final assistant message becomes the field ``completion``.
+        template: text with column names in braces, as in ``Question: {question}\\nAnswer:``.
+        system: a system message in front; for chat prompts only.
+        chat: send the text as a user message through the model's chat template.
+        fields: field name -> column; None keeps every column under its own name.
+        max_prompt_tokens: longer prompts are dropped and counted.
+        max_examples: use at most that many rows for training.
+        max_eval_examples: use at most that many rows of each evaluation set.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt: str | None = None,
+        messages: str | None = None,
+        template: str | None = None,
+        system: str | None = None,
+        chat: bool = False,
+        fields: Mapping[str, str] | None = None,
+        max_prompt_tokens: int | None = None,
+        max_examples: int | None = None,
+        max_eval_examples: int | None = None,
+    ) -> None:
+        check_limits(
+            max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples
+        )
+        self.columns = Columns(
+            prompt=prompt, messages=messages, template=template, system=system, chat=chat, fields=fields
+        )
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_examples = max_examples
+        self.max_eval_examples = max_eval_examples
+        self._train: dict[str, Source] = {}
+        self._evaluation: dict[str, Source] = {}
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if self.max_prompt_tokens is None:
+            return
+        budget = trainer.policy.strategy.max_tokens_per_microbatch
+        generated = 0 if trainer.algorithm.offline else trainer.rollout.sampling.max_new_tokens
+        if self.max_prompt_tokens + generated > budget:
+            yield (
+                f"max_prompt_tokens {self.max_prompt_tokens} and rollout.sampling.max_new_tokens {generated} together "
+                f"do not fit policy.strategy.max_tokens_per_microbatch {budget}; raise the latter or lower one of them"
+            )
+
+    def train(self) -> Mapping[str, Source]:
+        return self._train
+
+    def evaluation(self) -> Mapping[str, Source]:
+        return self._evaluation
+
+    def _source(
+        self,
+        rows: Sequence[Row],
+        codec: TextCodec,
+        *,
+        name: str,
+        limit: int | None,
+        make: Callable[[Row], Example] | None = None,
+    ) -> Source:
+        """The rows that fit as a source; ``make`` is the example of a row, by default from its columns."""
+        examples = RowExamples(rows, make or self.columns.example)
+        return Source(
+            examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
+        )

@@ -1,0 +1,234 @@
+"""Rules of a run: one broken setting each, and the sentence that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from areal_lit import Evaluation, Role, Rollout, Sampling, Trainer, WeightSync, recipes
+from areal_lit.contracts import DataModule, Reward, Source
+from areal_lit.text import TextCodec
+from areal_lit.types import Example, ModelSpec
+from areal_lit.validation import broken_rules, components
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.sft import SFT
+from areal_lit_data.arithmetic import Arithmetic
+from areal_lit_data.jsonl import Jsonl
+from areal_lit_data.mixture import Mixture, MixtureSource
+from areal_lit_inference.transformers import Transformers
+from areal_lit_launchers.inline import Inline
+from areal_lit_launchers.local import Local
+from areal_lit_optimizers.adamw import AdamW
+from areal_lit_rewards.composite import Composite
+from areal_lit_rewards.exact_match import ExactMatch
+from areal_lit_rewards.function import Function
+from areal_lit_single.strategy import Single
+from areal_lit_transports.file import File
+from areal_lit_transports.memory import Memory
+from areal_lit_workflows.single_turn import SingleTurn
+
+MODEL = ModelSpec(path="package:areal_lit_recipes/quickstart_model")
+
+
+def role(**changes: Any) -> Role:
+    given: dict[str, Any] = {"model": MODEL, "strategy": Single(), "optimizer": AdamW(lr=1e-3), "num_threads": 1}
+    return Role(**{**given, **changes})
+
+
+def frozen(**changes: Any) -> Role:
+    return role(optimizer=None, **changes)
+
+
+def rollout(**changes: Any) -> Rollout:
+    return Rollout(**{"groups_per_step": 4, "samples_per_group": 2, **changes})
+
+
+def trainer(**changes: Any) -> Trainer:
+    """A valid run over processes, changed."""
+    given: dict[str, Any] = {
+        "algorithm": GRPO(), "policy": role(), "data": Arithmetic(), "launcher": Local(), "max_steps": 2,
+        "inference": Transformers(), "transport": File(), "workflow": SingleTurn(), "reward": ExactMatch(),
+        "rollout": rollout(),
+    }  # fmt: skip
+    return Trainer(**{**given, **changes})
+
+
+def mixture(**rewards: Reward | None) -> Mixture:
+    return Mixture(sources={name: MixtureSource(data=Arithmetic(), reward=r) for name, r in rewards.items()})
+
+
+class Later(ExactMatch):
+    """Written for a contract that does not exist yet."""
+
+    contract_version: ClassVar[int] = 99
+
+
+class LaterCriticism(ExactMatch):
+    """Has a rule of its own."""
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        return ["never right"]
+
+
+def test_a_valid_run_breaks_no_rule() -> None:
+    assert broken_rules(trainer()) == []
+    assert broken_rules(trainer(launcher=Inline(), transport=Memory(), policy=role(num_threads=0))) == []
+
+
+BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "steps": (lambda: {"max_steps": 0}, "max_steps must be >= 1 or null for open-ended, got 0"),
+    "endless": (lambda: {"max_steps": None}, "the run would never end"),
+    "name": (lambda: {"name": "a/b"}, "must not hold '/' or start with '.', got 'a/b'"),
+    "minibatches": (lambda: {"num_minibatches": 9}, "num_minibatches 9 is more than the 8 samples of a step"),
+    "no minibatch": (lambda: {"num_minibatches": 0}, "num_minibatches must be >= 1, got 0"),
+    "inference": (lambda: {"inference": None}, "inference is missing: GRPO learns from rollouts"),
+    "staleness": (lambda: {"sync": WeightSync(interval=3)}, "rollout.max_staleness 1 must be >= sync.interval - 1 = 2"),
+    "deterministic": (lambda: {"deterministic": True}, "deterministic needs rollout.max_staleness 0, got 1"),
+    "threads": (
+        lambda: {"deterministic": True, "rollout": rollout(max_staleness=0), "policy": role(num_threads=0)},
+        "deterministic needs a fixed number of threads, got policy.num_threads 0",
+    ),
+    "greedy": (lambda: {"rollout": rollout(sampling=Sampling(temperature=0))}, "rollout.sampling.temperature is 0"),
+    "transport": (lambda: {"transport": Memory()}, "transport Memory stays within one process, but launcher Local"),
+    "offline": (lambda: {"algorithm": SFT()}, "SFT learns from data alone and uses no inference or transport"),
+    "reference": (lambda: {"algorithm": GRPO(kl_weight=0.1)}, "reference is missing: GRPO needs that role"),
+    "critic": (lambda: {"critic": role()}, "critic is given but GRPO does not use it"),
+    "optimizer": (lambda: {"policy": frozen()}, "policy.optimizer is missing: GRPO trains that role"),
+    "trained reference": (
+        lambda: {"algorithm": GRPO(kl_weight=0.1), "reference": role()},
+        "reference.optimizer is given but GRPO does not train that role",
+    ),
+    "colocation": (
+        lambda: {"algorithm": GRPO(kl_weight=0.1), "reference": frozen(colocate_with="critic")},
+        "reference.colocate_with must name another role with ranks of its own, got 'critic'",
+    ),
+    "ranks": (lambda: {"policy": role(num_ranks=2)}, "policy.num_ranks is 2, but strategy Single runs on one rank"),
+    "reward": (lambda: {"reward": None}, "reward is missing: data leaves scoring Arithmetic to it"),
+    "part": (
+        lambda: {"reward": None, "data": mixture(own=ExactMatch(), bare=None, other=None)},
+        "reward is missing: data leaves scoring bare, other to it",
+    ),
+    "evaluation set": (
+        lambda: {
+            "reward": None, "data": mixture(own=ExactMatch()), "evaluation": Evaluation(data={"extra": Arithmetic()})
+        },
+        "reward is missing: evaluation.data.extra leaves scoring Arithmetic to it",
+    ),
+    "length": (
+        lambda: {"rollout": rollout(sampling=Sampling(max_new_tokens=20_000))},
+        "rollout.sampling.max_new_tokens 20000 and a prompt do not fit policy.strategy.max_tokens_per_microbatch 16384",
+    ),
+    "length of a part": (
+        lambda: {
+            "data": Mixture(
+                sources={"a": MixtureSource(data=Arithmetic(), sampling=Sampling(max_new_tokens=16_384))}
+            )
+        },
+        "data.sources.a.sampling.max_new_tokens 16384 and a prompt do not fit",
+    ),
+    "length with its prompt": (
+        lambda: {"data": Jsonl(files=["x"], max_prompt_tokens=16_200)},
+        "max_prompt_tokens 16200 and rollout.sampling.max_new_tokens 256 together do not fit",
+    ),
+    "length for a reference": (
+        lambda: {
+            "algorithm": GRPO(kl_weight=0.1), "reference": frozen(strategy=Single(max_tokens_per_microbatch=100))
+        },
+        "max_new_tokens 256 and a prompt do not fit reference.strategy.max_tokens_per_microbatch 100",
+    ),
+    "version": (lambda: {"reward": Later()}, "reward: Later implements version 99 of the reward contract"),
+    "own rule": (lambda: {"reward": Composite(parts={"a": LaterCriticism()})}, "reward.parts.a: never right"),
+    "part's own rule": (lambda: {"data": mixture(a=LaterCriticism())}, "data.sources.a.reward: never right"),
+    "script function": (
+        lambda: {"reward": Function(function=lambda completion: 1.0)},
+        "reward 'reward' (Function) cannot be sent to the reward pool's processes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_broken_rule_is_named_once(name: str) -> None:
+    changes, sentence = BROKEN[name]
+    broken = broken_rules(trainer(**changes()))
+    assert [rule for rule in broken if sentence in rule] == broken[:1], broken
+    assert len(broken) == 1
+
+
+def test_all_broken_rules_are_told_at_once() -> None:
+    broken = broken_rules(trainer(max_steps=0, name="", reward=None))
+    assert len(broken) == 3
+
+
+def test_one_strategy_object_in_two_roles_is_refused() -> None:
+    strategy = Single()
+    algorithm = GRPO(kl_weight=0.1)
+    run = trainer(algorithm=algorithm, policy=role(strategy=strategy), reference=frozen(strategy=strategy))
+    (rule,) = broken_rules(run)
+    assert "reference.strategy is the very object of policy.strategy" in rule
+    assert broken_rules(trainer(algorithm=algorithm, reference=frozen())) == []
+
+
+def test_a_script_function_is_right_in_this_process() -> None:
+    reward = Composite(parts={"a": Function(function=lambda completion: 1.0)})
+    assert broken_rules(trainer(reward=reward, launcher=Inline(), transport=Memory())) == []
+    (rule,) = broken_rules(trainer(reward=reward))
+    assert "inline launcher" in rule
+
+
+def test_offline_lengths_are_checked_against_the_budget() -> None:
+    offline = {"inference": None, "transport": None, "workflow": None, "reward": None}
+    assert broken_rules(trainer(algorithm=SFT(max_length=16_384), **offline)) == []
+    (rule,) = broken_rules(trainer(algorithm=SFT(max_length=16_385), **offline))
+    assert "max_length 16385 does not fit policy.strategy.max_tokens_per_microbatch 16384" in rule
+
+
+class Untouchable(Sequence[Example]):
+    """Rows that cost something."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("validation read the data")
+
+
+class Loaded(DataModule):
+    """Holds rows and a reward that no argument gave it."""
+
+    def __init__(self) -> None:
+        self.source = Source(examples=Untouchable(), reward=ExactMatch())
+
+    def setup(self, codec: TextCodec) -> None: ...
+
+    def train(self) -> Mapping[str, Source]:
+        return {"all": self.source}
+
+    def unrewarded(self) -> Sequence[str]:
+        return ()
+
+
+def test_validation_walks_what_constructors_were_given_and_nothing_else() -> None:
+    run = trainer(
+        data=Mixture(sources={"loaded": MixtureSource(data=Loaded())}),
+        evaluation=Evaluation(data={"sums": Arithmetic()}),
+        reward=Composite(parts={"right": ExactMatch()}),
+    )
+    assert broken_rules(run) == []
+    assert set(components(run)) == {
+        "algorithm", "policy.strategy", "policy.optimizer", "data", "data.sources.loaded.data", "launcher", "inference",
+        "transport", "workflow", "reward", "reward.parts.right", "evaluation.data.sums",
+    }  # fmt: skip
+
+
+def test_a_role_refuses_less_than_nothing() -> None:
+    for name in ("num_ranks", "num_threads", "num_gpus"):
+        with pytest.raises(ValueError, match=f"{name} must be >= "):
+            role(**{name: -1})
+
+
+def test_describe_says_what_would_be_started_where() -> None:
+    lines = recipes.load("quickstart_inline").describe()
+    assert lines[0] == "controller: this process"
+    assert [line.partition(":")[0] for line in lines] == ["controller", "policy", "engine-0", "rewards"]

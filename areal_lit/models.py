@@ -6,6 +6,8 @@ transformers and torch are imported inside the functions: the controller needs t
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,20 @@ def resolve(path: str) -> str:
     if not full.exists():
         raise ValueError(f"model path {path!r}: package {package!r} has no file {rest!r}")
     return str(full)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """transformers loads and saves without drawing bars, which would tear the run's own display."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
@@ -85,7 +101,8 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
                 load_config(spec), dtype=torch_dtype, trust_remote_code=spec.trust_remote_code, **attention
             ).eval()
     path, keywords = _source(spec)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, **keywords, **attention).eval()
+    with without_progress_bars():
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, **keywords, **attention).eval()
     if "gguf_file" in keywords:
         # dequantised weights are plain; save_pretrained refuses while the configuration says otherwise
         model.config.quantization_config = None

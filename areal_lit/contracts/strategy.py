@@ -84,7 +84,8 @@ class Strategy(Component):
     ) -> list[Metric]:
         """Backward of the weighted sum over all micro-batches of all ranks, clip, step.
 
-        Returns the objective's metrics plus ``loss`` (sum), ``grad_norm``, ``lr`` and ``skipped_steps``.
+        Returns the objective's metrics and ``loss`` (sum), each this data shard's share; and ``grad_norm``, ``lr`` and
+        ``skipped_steps`` of the whole step, the same on every rank.
         Non-finite gradients skip the step; past the optimizer's limit of them in a row, FloatingPointError.
         """
 
@@ -136,9 +137,3 @@ class Strategy(Component):
     def copy_from(self, other: Strategy) -> None:
         """Take the weights of another role on the same ranks (a refreshed reference)."""
         raise NotImplementedError(f"{type(self).__name__} cannot copy weights between roles")
-
-    def offload(self) -> None:
-        """Free device memory until ``onload``; nothing to do on a CPU."""
-
-    def onload(self) -> None:
-        """Undo ``offload``."""

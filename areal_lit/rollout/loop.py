@@ -86,10 +86,15 @@ class RolloutLoop:
         """End every current and future wait with this error. For any thread."""
         self._thread.fail(error)
 
-    def next_batch(self, step: int) -> list[Group] | None:
-        """The groups that ``step`` trains on; fewer at the very end of the data, None after it.
+    def interrupt(self) -> None:
+        """End this and every later wait for a batch, which then has no groups. For any thread and signal handlers."""
+        self._thread.post(self._admission.interrupt)
 
-        Waits for ``groups_per_step`` groups; unblocked by the last of them, by the end of the data, or by ``fail``.
+    def next_batch(self, step: int) -> list[Group] | None:
+        """The groups that ``step`` trains on; fewer at the very end of the data, None after it or an ``interrupt``.
+
+        Waits for ``groups_per_step`` groups; unblocked by the last of them, by the end of the data, by ``interrupt``,
+        or by ``fail``.
         Raises RuntimeError when no group can come any more: the failure budget is spent, all are rejected, or
         admission is closed at this version.
         """
@@ -112,17 +117,17 @@ class RolloutLoop:
 
         self._call(note(), "the new version to be noted")
 
-    def evaluate(self, prompts: Sequence[tuple[Prompt, Source]], *, samples: int, sampling: Sampling) -> list[Group]:
+    def evaluate(
+        self, prompts: Sequence[tuple[Prompt, Source]], *, samples: int, sampling: Sampling, timeout_s: float
+    ) -> list[Group]:
         """A group of ``samples`` trajectories per prompt, in order; never held back by staleness, never filtered.
 
         An episode that fails for good is a trajectory without tokens that says so in ``unscored``.
         """
-        settings = self._settings
-        rounds = -(-len(prompts) // settings.concurrency)
         return self._thread.run(
             self._evaluate(prompts, samples, sampling),
-            timeout_s=settings.wait_timeout_s + rounds * settings.max_attempts * settings.episode_timeout_s,
-            what=f"the evaluation of {len(prompts)} prompts",
+            timeout_s=timeout_s,
+            what=f"the evaluation of {len(prompts)} prompts (evaluation.timeout_s)",
         )
 
     def drain_finished(self) -> list[Group]:
@@ -139,15 +144,6 @@ class RolloutLoop:
 
         consumed, self._consumed_metrics = self._consumed_metrics, []
         return [*consumed, *self._call(take(), "rollout counters")]
-
-    def pending(self) -> list[Prompt]:
-        """Prompts admitted and not consumed, in order of their ids. A checkpoint takes ``state_dict``, which holds them
-        in step with the stream: it moves on between two calls."""
-
-        async def look() -> list[Prompt]:
-            return self._admission.pending()
-
-        return self._call(look(), "pending prompts")
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the data with what is pending, and how many groups were consumed: one consistent cut."""

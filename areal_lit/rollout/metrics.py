@@ -61,6 +61,7 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
             name="rollout/equal_rewards", sum=sum(len(r) > 0 and min(r) == max(r) for r in rewards), count=len(groups)
         ),
         Metric(name="rollout/length", sum=length, count=num),
+        Metric(name="rollout/tokens", sum=length, reduction="sum"),
         Metric(name="rollout/truncated", sum=sum(t.stop_reason == "length" for t in trajectories), count=num),
         Metric(name="rollout/unscored", sum=sum(bool(t.unscored) for t in trajectories), reduction="sum"),
         Metric(name="rollout/staleness", sum=float(staleness.sum()), count=staleness.size),

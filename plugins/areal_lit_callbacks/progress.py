@@ -220,13 +220,10 @@ def clock(seconds: float) -> str:
 
 
 def tokens_per_s(metrics: Mapping[str, float]) -> float | None:
-    """Tokens per second of a step, as reported or from tokens and time."""
-    reported = _first(metrics, "rollout/tokens_per_s")
+    """Tokens trained on per second of a step; None where either is unknown."""
     tokens = _first(metrics, "rollout/tokens", "data/tokens")
     seconds = _first(metrics, "time/step")
-    if reported is not None or tokens is None or not seconds:
-        return reported
-    return tokens / seconds
+    return tokens / seconds if tokens is not None and seconds else None
 
 
 def _first(metrics: Mapping[str, float], *names: str) -> float | None:

@@ -22,14 +22,11 @@ LABELS = {
     "rollout/length": "completion length (tokens)",
     "rollout/staleness": "staleness (steps)",
     "rollout/truncated": "truncated (share)",
-    "rollout/tokens_per_s": "tokens/s",
+    "rollout/tokens": "generated tokens per step",
     "train/loss": "loss",
-    "train/policy/loss": "loss",
-    "train/policy/entropy": "entropy (nats)",
-    "train/policy/grad_norm": "gradient norm",
     "train/entropy": "entropy (nats)",
     "train/grad_norm": "gradient norm",
-    "train/kl": "KL to the reference",
+    "train/kl_reference": "KL to the reference",
     "time/step": "seconds per step",
 }
 INK, GRID, BLUE, ORANGE, GREEN, PURPLE = "#1f2937", "#e5e7eb", "#2563eb", "#ea580c", "#059669", "#7c3aed"

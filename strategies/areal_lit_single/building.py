@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from areal_lit.contracts.strategy import Head
-from areal_lit.models import load_causal_lm, load_tokenizer, resolve
+from areal_lit.models import load_causal_lm, load_tokenizer, resolve, without_progress_bars
 from areal_lit.types import ModelSpec
 from areal_lit_single.network import Attention, Network
 
@@ -90,7 +90,8 @@ def checkpoint_layers(lm: nn.Module) -> None:
 
 def export(network: Network, spec: ModelSpec, directory: Path) -> None:
     """A directory that ``AutoModelForCausalLM.from_pretrained`` loads, with the tokenizer and any scalar head."""
-    network.lm.save_pretrained(directory)
+    with without_progress_bars():
+        network.lm.save_pretrained(directory)
     load_tokenizer(spec).save_pretrained(directory)
     if network.scalar_head is not None:
         from safetensors.torch import save_file

@@ -76,7 +76,9 @@ class Single(Strategy):
         from areal_lit_single.trainable import Trainable
 
         if rank.num_ranks != 1:
-            raise ValueError(f"strategy single runs on 1 rank, got {rank.num_ranks}; set ranks to 1 or choose fsdp2")
+            raise ValueError(
+                f"strategy single runs on 1 rank, got {rank.num_ranks}; set num_ranks to 1 or choose another strategy"
+            )
         self._spec = spec
         self._network = build_network(
             spec, head=head, device=self.device, attention=self.attention, local_rank=rank.local_rank

@@ -162,7 +162,7 @@ def test_sparkline_fits_and_shows_the_order(values, width):
 
 def test_clock_and_speed():
     assert clock(3723.4) == "1:02:03"
-    assert tokens_per_s({"rollout/tokens_per_s": 7.0, "rollout/tokens": 1.0, "time/step": 1.0}) == 7.0
+    assert tokens_per_s({"rollout/tokens": 7.0, "time/step": 2.0}) == 3.5
     assert tokens_per_s({"time/step": 1.0}) is None
 
 

@@ -63,15 +63,11 @@ def select_atoms(batch: TokenBatch, atoms_K: Tensor) -> TokenBatch:
 def split_minibatches(batch: TokenBatch, num: int, *, seed: int) -> list[TokenBatch]:
     """``num`` batches of whole atoms with nearly equal token counts, shuffled by ``seed``.
 
-    Each keeps the order the batch had. Raises ValueError when there are fewer atoms than mini-batches.
+    Each keeps the order the batch had. The short batch at the end of the data may have fewer atoms: then one each.
     """
     if num < 1:
         raise ValueError(f"num_minibatches must be >= 1, got {num}")
-    if batch.num_atoms < num:
-        raise ValueError(
-            f"num_minibatches is {num}, but the step has only {batch.num_atoms} sequences or pairs and each mini-batch "
-            f"needs one; lower num_minibatches or raise groups_per_step"
-        )
+    num = min(num, batch.num_atoms)
     if num == 1:
         return [batch]
     rng = np.random.default_rng(seed)

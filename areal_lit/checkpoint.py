@@ -7,6 +7,7 @@ disk, listed with sizes in ``complete.json`` and only then renamed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -80,7 +81,7 @@ class CheckpointStore:
             shutil.rmtree(final_path)
         partial.rename(final_path)
         _sync(self.directory)
-        self._prune()
+        self._prune(final_path)
         return final_path
 
     def latest(self) -> Path | None:
@@ -92,12 +93,28 @@ class CheckpointStore:
             logger.warning("skipping checkpoint %s: %s", path, problem)
         return None
 
+    def abandon_after(self, path: Path) -> None:
+        """Move aside what does not lead to ``path``, which the run goes on from; else a later ``latest`` returns to it.
+
+        That is every newer checkpoint, and all of them if ``path`` belongs to another run.
+        """
+        kept = [other for other in self._all() if other.name <= path.name and path.parent.samefile(self.directory)]
+        abandoned = [other for other in self._all() if other not in kept]
+        if not abandoned:
+            return
+        aside = next(p for n in itertools.count(1) if not (p := self.directory / f"abandoned-{n}").exists())
+        aside.mkdir()
+        for other in abandoned:
+            other.rename(aside / other.name)
+        logger.warning("the run goes on from %s; moved %d other checkpoints to %s", path, len(abandoned), aside)
+
     def _all(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}*")) if self.directory.exists() else []
 
-    def _prune(self) -> None:
+    def _prune(self, written: Path) -> None:
+        others = [path for path in self._all() if path != written]
         if self._keep_last:
-            for path in self._all()[: -self._keep_last]:
+            for path in others[: max(0, len(others) - self._keep_last + 1)]:
                 shutil.rmtree(path)
 
 

@@ -1,27 +1,32 @@
-"""Interrupts: the first Ctrl-C or SIGTERM ends the run after the current step, the second at once."""
+"""Interrupts: the first Ctrl-C or SIGTERM asks a run to end after the current step, the second ends it at once.
+
+A handler never raises into a wait that is to be survived: a step's data would be taken and lost with the exception.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(BaseException):
-    """The run was asked to stop while it waited for rollouts; nothing of a step is lost."""
-
-
 class Interrupts:
-    """A context manager that takes over SIGINT and SIGTERM (in the main thread; elsewhere it does nothing)."""
+    """A context manager that takes over SIGINT and SIGTERM (in the main thread; elsewhere it does nothing).
 
-    def __init__(self) -> None:
+    Until ``is_patient`` is set, while nothing can be lost, the first signal raises KeyboardInterrupt too.
+
+    Args:
+        on_request: told of the first signal, within the handler: it must neither wait nor take a lock.
+    """
+
+    def __init__(self, on_request: Callable[[], None]) -> None:
         self.requested = False
-        self._phase = ""
+        self.is_patient = False
+        self._on_request = on_request
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -35,20 +40,8 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Waiting for rollouts may be broken off; other phases are finished first."""
-        self._phase = phase
-        if phase == "wait_batch" and self.requested:
-            raise Interrupted
-        try:
-            yield
-        finally:
-            self._phase = ""
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        is_first, self.requested = not self.requested, True
+        if not (is_first and self.is_patient):
             raise KeyboardInterrupt
-        self.requested = True
-        if self._phase == "wait_batch":
-            raise Interrupted
+        self._on_request()

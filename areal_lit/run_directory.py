@@ -6,13 +6,16 @@ import fcntl
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-_SECRET = re.compile(r"(token|secret|password|passwd|api_?key|credential)s?$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(token|secret|password|passwd|credential|authorization|(api|access|private|secret)[_-]?key)s?$", re.IGNORECASE
+)
 
 
 class RunDirectory:
@@ -20,6 +23,7 @@ class RunDirectory:
 
     Args:
         path: the directory.
+        config: the recipe as resolved; kept without its secrets.
         resume: an existing run is to be gone on with.
         overwrite: an existing run is deleted.
 
@@ -27,7 +31,7 @@ class RunDirectory:
         FileExistsError: the directory holds a run already and neither was asked for, or it is in use.
     """
 
-    def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
+    def __init__(self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
         self.path = path
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
@@ -40,25 +44,37 @@ class RunDirectory:
             with _lock(path):
                 shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(path)
-        self.logs.mkdir(exist_ok=True)
-        self._handler = logging.FileHandler(self.logs / "controller.log")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        package_logger = logging.getLogger("areal_lit")
-        package_logger.addHandler(self._handler)
-        package_logger.setLevel(logging.INFO)
+        with ExitStack() as opened:
+            opened.enter_context(_lock(path))
+            self.logs.mkdir(exist_ok=True)
+            opened.enter_context(_log_to(self.log))
+            partial = path / ".config.yaml"
+            partial.write_text(yaml.safe_dump(redact(config), sort_keys=False))
+            partial.rename(path / "config.yaml")
+            self._opened = opened.pop_all()
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Keep the recipe as resolved, without secrets."""
-        partial = self.path / ".config.yaml"
-        partial.write_text(yaml.safe_dump(redact(config), sort_keys=False))
-        partial.rename(self.path / "config.yaml")
+    @property
+    def log(self) -> Path:
+        """What the controller has to say, tracebacks included."""
+        return self.logs / "controller.log"
 
     def close(self) -> None:
         """Let another process use the directory."""
-        logging.getLogger("areal_lit").removeHandler(self._handler)
-        self._handler.close()
-        self._lock.close()
+        self._opened.close()
+
+
+@contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package_logger = logging.getLogger("areal_lit")
+    package_logger.addHandler(handler)
+    package_logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package_logger.removeHandler(handler)
+        handler.close()
 
 
 def _lock(path: Path) -> IO[str]:
@@ -72,12 +88,15 @@ def _lock(path: Path) -> IO[str]:
 
 
 def redact(value: Any) -> Any:
-    """A copy in which values under keys that look like secrets are hidden, and tuples are lists."""
+    """A copy in which text under keys that look like secrets is hidden, and tuples are lists."""
+    return _copy(value, is_secret=False)
+
+
+def _copy(value: Any, *, is_secret: bool) -> Any:
     if isinstance(value, Mapping):
-        return {
-            str(key): "***" if isinstance(item, str) and item and _SECRET.search(str(key)) else redact(item)
-            for key, item in value.items()
-        }
+        return {str(k): _copy(v, is_secret=is_secret or bool(_SECRET.search(str(k)))) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [redact(item) for item in value]
+        return [_copy(item, is_secret=is_secret) for item in value]
+    if is_secret and value and not isinstance(value, int | float):
+        return "***"
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,6 +1,6 @@
 """Trainer: the loop.
 
-    data --prompts--> admission --> workflow --> rewards --> filters --> ready queue      (rollout.py, own thread)
+    data --prompts--> admission --> workflow --> rewards --> filters --> ready queue      (rollout/, own thread)
                           ^ capacity     ^ tokens, log-probs, versions       |
                           |              |                                   v wait_batch
                       staleness      inference <-- sync_weights <-- train <-- prepare     (here, caller's thread)
@@ -142,15 +142,16 @@ class Trainer:
                 path goes on from that one.
 
         Raises:
-            ValueError: rules are broken; all of them are listed, and nothing was started.
+            ValueError: rules are broken (all of them are listed), or the checkpoint leaves nothing to train.
             ProcessDied: a rank or an engine ended or hung.
+            KeyboardInterrupt: interrupted; the steps taken are saved.
         """
-        from areal_lit.run import Run
+        from areal_lit.lifecycle import running
 
-        with Run(self, resume=resume) as run:
+        with running(self, resume=resume) as run:
             while not run.is_done:
                 with run.phase("wait_batch"):
-                    groups = run.batches.next_batch(self.step)
+                    groups = run.next_batch()
                 if groups is None:
                     break
                 with run.phase("prepare"):
@@ -158,23 +159,28 @@ class Trainer:
                 with run.phase("train"):
                     run.train(batch)
                 self.step += 1
-                if run.should("sync_weights"):
+                is_evaluation_due = run.should("evaluate")
+                if run.should("sync_weights") or (is_evaluation_due and run.is_engine_behind):
                     with run.phase("sync_weights"):
                         run.sync_weights()
-                if run.should("evaluate"):
+                if is_evaluation_due:
                     with run.phase("evaluate"):
                         run.evaluate()
                 run.end_step(groups)
                 if run.should("checkpoint"):
                     with run.phase("checkpoint"):
                         run.save()
-        return run.directory.path
+        return run.path
 
     def evaluate(self, *, checkpoint: str | None = None) -> dict[str, float]:
-        """Metrics of every evaluation set, for a checkpoint or for the model the recipe names."""
-        from areal_lit.run import Run
+        """Metrics of every evaluation set, for the model the recipe names or another.
 
-        with Run(self, resume=checkpoint, is_evaluation=True) as run:
+        Args:
+            checkpoint: of a run, or a Hugging Face model directory, which then is the policy.
+        """
+        from areal_lit.lifecycle import running
+
+        with running(self, resume=checkpoint, is_evaluation=True) as run:
             return run.evaluate()
 
     def validate(self) -> list[str]:

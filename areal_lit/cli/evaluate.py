@@ -1,4 +1,4 @@
-"""``areal-lit evaluate``: a recipe's evaluation sets, on a checkpoint or on the model it starts from."""
+"""``areal-lit evaluate``: a recipe's evaluation sets, on a checkpoint, a model, or the model it starts from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
-OWN = {"--checkpoint PATH": "of a run; without it the model that the recipe names is evaluated"}
+OWN = {
+    "--checkpoint PATH": "of a run, or a Hugging Face model directory; without it the model that the recipe names",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     trainer = recipe.build()
     if report_broken_rules(trainer):
         return 1
-    return guarded(trainer, lambda: print_metrics(trainer, checkpoint))
+    return guarded(lambda: print_metrics(trainer, checkpoint))
 
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:

@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     trainer = recipe.build()
     if report_broken_rules(trainer):
         return 1
-    return guarded(trainer, lambda: print(f"finished: {trainer.fit(resume=resume)}"))
+    return guarded(lambda: print(f"finished: {trainer.fit(resume=resume)}"))
 
 
 def report_broken_rules(trainer: Trainer) -> bool:
@@ -39,8 +39,8 @@ def report_broken_rules(trainer: Trainer) -> bool:
     return bool(broken)
 
 
-def guarded(trainer: Trainer, work: Callable[[], None]) -> int:
-    """Do a run's work; a failure is told in short here and in full in the run's controller.log."""
+def guarded(work: Callable[[], None]) -> int:
+    """Do a run's work; a failure is told in short here, and in full where its notes say."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
@@ -48,10 +48,11 @@ def guarded(trainer: Trainer, work: Callable[[], None]) -> int:
     logging.getLogger("areal_lit").addHandler(handler)
     try:
         work()
-    # whatever a run fails of ends here; the run has written its traceback to controller.log
+    # whatever a run fails of ends here; the run has written its traceback down, and where in a note
     except Exception as error:  # noqa: BLE001
-        log = f"{trainer.runs_dir}/{trainer.name}/logs/controller.log"
-        print(f"failed: {type(error).__name__}: {error}\n(traceback: {log})", file=sys.stderr)
+        print(f"failed: {type(error).__name__}: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"({note})", file=sys.stderr)
         return 1
     finally:
         logging.getLogger("areal_lit").removeHandler(handler)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from contextlib import AbstractContextManager
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pluggy
@@ -110,8 +111,33 @@ def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         try:
-            return function(*args)
+            result = function(*args)
         except Exception as raised:
             raise error(raised) from raised
+        return _NamedContext(result, error) if isinstance(result, AbstractContextManager) else result
 
     return call
+
+
+class _NamedContext(AbstractContextManager[object]):
+    """A plugin's context manager whose own exceptions name it; it cannot swallow those of the phase."""
+
+    def __init__(self, manager: AbstractContextManager[object], error: Callable[[Exception], Exception]) -> None:
+        self._manager = manager
+        self._error = error
+
+    def __enter__(self) -> object:
+        try:
+            return self._manager.__enter__()
+        except Exception as raised:
+            raise self._error(raised) from raised
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._manager.__exit__(kind, value, trace)
+        except Exception as raised:
+            if raised is value:
+                raise
+            raise self._error(raised) from raised

@@ -55,20 +55,21 @@ class Admission:
         self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
         self._has_failed = False
+        self._is_interrupted = False
         self.is_open = False
         self.num_consumed = 0
         self.counters = RolloutCounters()
         self.finished: deque[Group] = deque()
 
     async def take(self, step: int) -> list[Group]:
-        """The groups of ``step``; fewer, or none, at the end of the data.
+        """The groups of ``step``; fewer, or none, at the end of the data; none after ``interrupt``.
 
         Waits for ``groups_per_step`` ready groups, and in deterministic mode for all that run. Raises RuntimeError
         when none can come any more.
         """
         self.is_open = True
         wanted = self._settings.groups_per_step
-        while True:
+        while not self._is_interrupted:
             self._drop_stale(step)
             if not self._deterministic or not self._running:
                 self.admit()
@@ -79,6 +80,13 @@ class Admission:
                 self._raise_closed(step)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        return []
+
+    def interrupt(self) -> None:
+        """No step is begun any more. What is ready or running stays pending, for a checkpoint."""
+        self._is_interrupted = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def admit(self) -> None:
         """Start a group per free place; none after a failure, the run is ending."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -79,6 +80,12 @@ class EventThread:
             detail = f"; {describe()}" if describe is not None else ""
             raise TimeoutError(f"waited {timeout_s:g} s for {what}{detail}")
         return task.result()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the event loop make this call; waits for nothing, so a signal handler may. Nothing after the end."""
+        assert self._loop is not None, f"the {self.name} thread was not started"
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
 
     def fail(self, error: BaseException) -> None:
         """End every current and future wait with this error; the first one counts. For any thread."""

@@ -1,0 +1,312 @@
+"""Lifecycle: everything that exists while a trainer works is started, and nothing is left running.
+
+Starting follows need: processes import and load models while the data is read, the rollout thread runs before
+the engine is connected, and nothing is generated before weights were handed over.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from areal_lit.checkpoint import CheckpointStore, read_state
+from areal_lit.contracts import Callback, Death, GroupSpec, Process, ProcessDied, RunLogger, WorkerGroup
+from areal_lit.hookspecs import RANK_HOOKS
+from areal_lit.interrupts import Interrupts
+from areal_lit.offline import OfflineBatches
+from areal_lit.online import Online
+from areal_lit.plugins import create_plugin_manager, fingerprint, load_defaults
+from areal_lit.policies import DefaultPolicies, PhaseClock
+from areal_lit.prompts import PromptStream
+from areal_lit.recipes import describe_config
+from areal_lit.roles import RoleGroup
+from areal_lit.rollout import RolloutDefaults
+from areal_lit.run import Run, Status
+from areal_lit.run_data import RunData
+from areal_lit.run_directory import RunDirectory
+from areal_lit.run_state import RunState
+from areal_lit.validation import components, roles
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+Checkpoint = tuple[Path, Mapping[str, Any]]
+"""Where it lies, and its state."""
+
+
+@contextmanager
+def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False) -> Iterator[Run]:
+    """A started run, within which the loop works; completed and ended afterwards.
+
+    Args:
+        resume: ``auto``, a checkpoint, or for an evaluation also a Hugging Face model directory.
+        is_evaluation: no training state is needed and nothing is saved.
+
+    Raises:
+        ValueError: rules are broken (then nothing was started), or the checkpoint leaves nothing to train.
+        KeyboardInterrupt: the run was interrupted; it has saved what it did.
+    """
+    if is_evaluation and resume is not None and (Path(resume) / "config.json").is_file():
+        trainer, resume = _with_policy_from(trainer, Path(resume)), None
+    broken = trainer.validate()
+    if broken:
+        raise ValueError("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in broken))
+    with Lifecycle(trainer, resume=resume, is_evaluation=is_evaluation).run() as run:
+        yield run
+
+
+def _with_policy_from(trainer: Trainer, model: Path) -> Trainer:
+    """The trainer with another model in its policy; the user's own object stays as it is."""
+    changed = copy.copy(trainer)
+    changed.policy = copy.copy(trainer.policy)
+    changed.policy.model = replace(trainer.policy.model, path=str(model.resolve()), config=None)
+    changed.config = {}
+    return changed
+
+
+class Lifecycle:
+    """Starts the parts of one fit or evaluation in order, and ends them in the reverse of it."""
+
+    def __init__(self, trainer: Trainer, *, resume: str | None, is_evaluation: bool) -> None:
+        self._trainer = trainer
+        self._resume = resume
+        self._is_evaluation = is_evaluation
+        self._exit = ExitStack()
+        self._interrupts = Interrupts(self._on_interrupt)
+        self._failure: BaseException | None = None
+        self._directory: RunDirectory | None = None
+        self._loggers: Sequence[RunLogger] = ()
+        self._hook: pluggy.HookRelay | None = None
+        self._online: Online | None = None
+
+    @contextmanager
+    def run(self) -> Iterator[Run]:
+        """Start, hand over to the loop, complete, end."""
+        status: Status = "failed"
+        with self._exit:
+            try:
+                run = self._start()
+                yield run
+                if not self._is_evaluation:
+                    run.complete()
+                status = run.status
+            except BaseException as error:
+                status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                cause = self._failure or error
+                self._report(cause)
+                if cause is not error:
+                    raise cause from error  # the death behind the error is what the user needs to read
+                raise
+            finally:
+                self._tell_end(status)
+        if status == "interrupted":
+            logger.warning("interrupted at step %d; go on with --resume auto", self._trainer.step)
+            raise KeyboardInterrupt
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def _start(self) -> Run:
+        trainer = self._trainer
+        config = trainer.config or describe_config(trainer)
+        directory = self._open_directory(config)
+        store = CheckpointStore(directory.checkpoints, keep_last=trainer.checkpoint.keep_last)
+        checkpoint = self._read_checkpoint(store)
+        clock = PhaseClock()
+        callbacks, hook = self._load_plugins(clock)
+        self._exit.enter_context(self._interrupts)
+        self._exit.callback(trainer.launcher.stop)
+        trainer.launcher.setup(directory.logs, self._on_death)
+        groups = self._start_roles()
+        setups = {name: self._set_up(group, callbacks) for name, group in groups.items()}
+        engines = [] if trainer.algorithm.offline else self._start_engines()
+        data = self._load_data()
+        batches = self._start_batches(data, groups["policy"], engines, hook, directory)
+        for name, futures in setups.items():
+            groups[name].wait(futures, "setup")
+        state = RunState(trainer, roles=groups, batches=batches, hook=hook, config=config)
+        if checkpoint is not None:
+            self._restore(state, checkpoint, data.stream, store)
+        run = Run(
+            trainer, path=directory.path, data=data, roles=groups, batches=batches, state=state, store=store,
+            loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts, watch=self._watch,
+        )  # fmt: skip
+        for run_logger in self._loggers:
+            run_logger.setup(directory.path, config, trainer.step)
+        self._begin(run, hook)
+        return run
+
+    def _open_directory(self, config: Mapping[str, Any]) -> RunDirectory:
+        trainer = self._trainer
+        path = Path(trainer.runs_dir) / trainer.name
+        if self._is_evaluation:
+            path = path / "evaluations" / time.strftime("%Y%m%d-%H%M%S")
+        directory = RunDirectory(path, config=config, resume=self._resume is not None, overwrite=trainer.overwrite)
+        self._exit.callback(directory.close)
+        self._directory = directory
+        return directory
+
+    def _read_checkpoint(self, store: CheckpointStore) -> Checkpoint | None:
+        """What to go on from, if anything; the trainer is at its step then."""
+        trainer = self._trainer
+        trainer.step = 0
+        if self._resume is None:
+            return None
+        path = store.latest() if self._resume == "auto" and not self._is_evaluation else Path(self._resume)
+        if path is None:
+            return None
+        state = read_state(path)
+        trainer.step = int(state["step"])
+        if not self._is_evaluation and trainer.max_steps is not None and trainer.step >= trainer.max_steps:
+            raise ValueError(
+                f"nothing is left to train: {path} is at step {trainer.step} and max_steps is {trainer.max_steps}; "
+                "raise max_steps to go on, or start a new run (--name NAME)"
+            )
+        return path, state
+
+    def _load_plugins(self, clock: PhaseClock) -> tuple[Sequence[Callback], pluggy.HookRelay]:
+        trainer = self._trainer
+        callbacks = load_defaults("callback", trainer.callbacks)
+        self._loggers = load_defaults("logger", trainer.loggers)
+        core = (DefaultPolicies(), RolloutDefaults(trainer.rollout), clock)
+        self._hook = create_plugin_manager(callbacks, core=core).hook
+        self._hook.configure(trainer=trainer)
+        return callbacks, self._hook
+
+    def _start_roles(self) -> dict[str, RoleGroup]:
+        groups: dict[str, WorkerGroup] = {}
+        present = roles(self._trainer)
+        for name, role in present.items():
+            if role.colocate_with is None:
+                groups[name] = self._trainer.launcher.start_group(
+                    GroupSpec(
+                        name=name,
+                        target="areal_lit.worker:RoleWorker",
+                        num_ranks=role.num_ranks,
+                        num_threads=role.num_threads,
+                        num_gpus=role.num_gpus,
+                    )
+                )
+        timeout_s = self._trainer.call_timeout_s
+        return {
+            name: RoleGroup(name, role, groups[role.colocate_with or name], watch=self._watch, timeout_s=timeout_s)
+            for name, role in present.items()
+        }
+
+    def _set_up(self, group: RoleGroup, callbacks: Sequence[Callback]) -> list[Future[Any]]:
+        trainer = self._trainer
+        return group.start(
+            head=trainer.algorithm.heads.get(group.name, "value" if group.name == "critic" else "lm"),
+            num_steps=trainer.max_steps,
+            algorithm=trainer.algorithm,
+            callbacks=[c for c in callbacks if any(hasattr(c, hook) for hook in RANK_HOOKS)],
+            fingerprint=fingerprint(components(trainer).values()),
+        )
+
+    def _start_engines(self) -> list[Process]:
+        trainer = self._trainer
+        assert trainer.inference is not None
+        specs = trainer.inference.processes(
+            trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic
+        )
+        return [trainer.launcher.start_process(spec) for spec in specs]
+
+    def _load_data(self) -> RunData:
+        trainer = self._trainer
+        data = RunData.load(trainer)
+        if self._is_evaluation and not data.evaluation_sources:
+            raise ValueError("there is nothing to evaluate on: the data has no evaluation sources; add evaluation.data")
+        if not data.sources and not self._is_evaluation:
+            raise ValueError(f"data {type(trainer.data).__name__} has no training sources; it can only be evaluated on")
+        return data
+
+    def _start_batches(
+        self, data: RunData, policy: RoleGroup, engines: Sequence[Process], hook: pluggy.HookRelay,
+        directory: RunDirectory,
+    ) -> OfflineBatches | Online:  # fmt: skip
+        trainer = self._trainer
+        if trainer.algorithm.offline:
+            return OfflineBatches(
+                stream=data.stream,
+                algorithm=trainer.algorithm,
+                codec=data.codec,
+                groups_per_step=trainer.rollout.groups_per_step,
+            )
+        # known before it starts: a process that dies from here on ends its waits
+        self._online = online = Online(
+            trainer, stream=data.stream, sources=data.sources, evaluation_sources=data.evaluation_sources,
+            codec=data.codec, policy=policy, hook=hook, directory=directory,
+        )  # fmt: skip
+        self._exit.callback(online.stop)
+        online.start(engines)
+        return online
+
+    def _restore(self, state: RunState, checkpoint: Checkpoint, stream: PromptStream, store: CheckpointStore) -> None:
+        path, saved = checkpoint
+        state.load_models(path)
+        if self._is_evaluation:
+            return
+        state.restore(path, saved)
+        if stream.is_finished:
+            raise ValueError(
+                f"nothing is left to train: at step {self._trainer.step} of {path} all data was used; raise "
+                "rollout.num_epochs to go on, or start a new run (--name NAME)"
+            )
+        store.abandon_after(path)
+
+    def _begin(self, run: Run, hook: pluggy.HookRelay) -> None:
+        """Give the engine its first weights; from then on an interruption is patient."""
+        if run.is_engine_behind:
+            run.sync_weights()
+        hook.fit_start(trainer=self._trainer)
+        if self._is_evaluation:
+            return
+        self._interrupts.is_patient = True
+        if self._trainer.step == 0 and run.should("evaluate"):
+            with run.phase("evaluate"):
+                run.evaluate()
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    def _on_death(self, death: Death) -> None:
+        """Called from the launcher's watcher thread: whoever waits, wherever, must stop waiting."""
+        if self._failure is None:
+            self._failure = ProcessDied(str(death))
+            logger.error("%s", death)
+            if self._online is not None:
+                self._online.fail(self._failure)
+
+    def _on_interrupt(self) -> None:
+        """Called within a signal handler: a wait for rollouts ends without a batch."""
+        if self._online is not None:
+            self._online.interrupt()
+
+    def _watch(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def _report(self, error: BaseException) -> None:
+        """Write a failure down, and say in it where."""
+        if isinstance(error, KeyboardInterrupt) or self._directory is None:
+            return
+        logger.error("run failed at step %d", self._trainer.step, exc_info=error)
+        error.add_note(f"traceback: {self._directory.log}")
+
+    def _tell_end(self, status: Status) -> None:
+        with ExitStack() as closing:
+            for run_logger in self._loggers:
+                closing.callback(run_logger.close, status)
+            if self._hook is not None:
+                self._hook.fit_end(trainer=self._trainer, status=status)

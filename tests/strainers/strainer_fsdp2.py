@@ -133,7 +133,7 @@ class FSDP2(Strategy):
         for name, parameter in self._model.named_parameters():
             yield name.removeprefix("lm.").replace("scalar_head", "score"), parameter
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def _state(self) -> Mapping[str, Any]:
         """Whole tensors on rank 0, which any number of ranks can take their shards from."""
         state = {
             "model": checkpointing.get_model_state_dict(self._model, options=FULL),
@@ -144,17 +144,17 @@ class FSDP2(Strategy):
             state["optimizer"] = checkpointing.get_optimizer_state_dict(self._model, self._optimizer, options=FULL)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _take_back(self, state: Mapping[str, Any]) -> None:
         checkpointing.set_model_state_dict(self._model, state["model"], options=FULL)
         if self._optimizer is not None:
             checkpointing.set_optimizer_state_dict(self._model, self._optimizer, state["optimizer"], options=FULL)
         self._training_step, self._num_skipped = state["training_step"], state["num_skipped"]
 
     def save(self, directory: Path) -> None:
-        self._on_rank_0(lambda state: torch.save(state, directory / "whole.pt"), self.state_dict())
+        self._on_rank_0(lambda state: torch.save(state, directory / "whole.pt"), self._state())
 
     def load(self, directory: Path) -> None:
-        self.load_state_dict(torch.load(directory / "whole.pt", weights_only=True))
+        self._take_back(torch.load(directory / "whole.pt", weights_only=True))
 
     def export_hf(self, directory: Path) -> None:
         def write(weights: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,65 @@
+"""PPO with two mini-batches and a critic, on the policy's rank and on its own, through ``Trainer.fit``."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from areal_lit import hookimpl, recipes
+from areal_lit.contracts import Callback
+from areal_lit.trainer import Trainer
+
+MODEL = "package:areal_lit_recipes/quickstart_model"
+ADAM = "{class_path: adamw, init_args: {lr: 1.0e-3}}"
+
+
+def trainer(directory: Path, *overrides: str) -> Trainer:
+    """The quickstart with PPO by its dotted path, a critic from the same model, and two optimizer steps per batch."""
+    return recipes.load(
+        "quickstart_inline",
+        overrides=[
+            f"runs_dir={directory}", "deterministic=true", "loggers=[csv]", "callbacks=[]", "num_minibatches=2",
+            "algorithm={class_path: strainer_ppo.PPO, init_args: {gamma: 1.0, lam: 0.9}}",
+            f"critic={{model: {{path: '{MODEL}'}}, strategy: single, optimizer: {ADAM}}}",
+            "rollout.groups_per_step=8", "rollout.samples_per_group=4", "data.init_args.num_eval=0",
+            "policy.num_threads=1", "inference.init_args.num_threads=1", *overrides,
+        ],
+    )  # fmt: skip
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    """What every step logged, without times."""
+    with (run / "metrics.csv").open() as file:
+        return [
+            {k: float(v) for k, v in row.items() if k.startswith(("rollout/reward", "train/", "critic/"))}
+            for row in csv.DictReader(file)
+        ]
+
+
+class CountSteps(Callback):
+    """Counts optimizer steps per role."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[str] = Counter()
+
+    @hookimpl
+    def before_optimizer_step(self, role: str) -> None:
+        self.steps[role] += 1
+
+
+@pytest.mark.slow
+def test_a_critic_learns_wherever_it_lives(tmp_path: Path) -> None:
+    fit, count = trainer(tmp_path, "max_steps=8", "critic.colocate_with=policy", "name=together"), CountSteps()
+    fit.callbacks = [count]
+    run = fit.fit()
+    assert count.steps == {"policy": 16, "critic": 16}
+    together = rows(run)
+    errors = [row["critic/value_error"] for row in together]
+    assert sum(errors[-4:]) / 4 < 0.85 * errors[0]
+    apart = rows(trainer(tmp_path, "max_steps=3", "name=apart").fit())
+    assert apart == together[:3]
+    roles = run / "checkpoints" / "step-00000008" / "roles"
+    assert sorted(role.name for role in roles.iterdir()) == ["critic", "policy"]

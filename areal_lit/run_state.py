@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from areal_lit.contracts import Component, Strategy
 from areal_lit.roles import RoleGroup
 from areal_lit.run_directory import redact
 from areal_lit.validation import components
@@ -52,7 +51,7 @@ class RunState:
         self._hook.checkpoint_save(trainer=trainer, step=trainer.step, directory=directory)
         return {
             "batches": dict(self._batches.state_dict()),
-            "components": {path: state for path, c in self._stateful().items() if (state := dict(c.state_dict()))},
+            "components": {path: state for path, c in components(trainer).items() if (state := dict(c.state_dict()))},
             "config": redact(self._config),
         }
 
@@ -65,14 +64,10 @@ class RunState:
         """Take back everything but the models."""
         trainer = self._trainer
         self._batches.load_state_dict(state["batches"])
-        found = self._stateful()
+        found = components(trainer)
         for path, saved in state["components"].items():
             if path in found:
                 found[path].load_state_dict(saved)
             else:
                 logger.warning("%s saved state for %s, which this recipe does not have", directory, path)
         self._hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=directory)
-
-    def _stateful(self) -> dict[str, Component]:
-        """Components whose state is kept here; strategies write theirs on their ranks."""
-        return {path: c for path, c in components(self._trainer).items() if not isinstance(c, Strategy)}

@@ -23,7 +23,7 @@ class ProcessSpec:
         kwargs: picklable arguments of ``target``.
         python: interpreter for ``target`` in another virtualenv; the default is this one.
         env: added to the environment.
-        num_threads: CPU threads the process may use (OMP_NUM_THREADS and torch); 0 leaves it alone.
+        num_threads: CPU threads the process may use (OMP_NUM_THREADS or torch.set_num_threads); 0 leaves it alone.
         num_ports: free ports wanted by ``argv``.
         health_path: an HTTP path on the first port that answers 200 once ready; for ``argv`` only.
         start_timeout_s: until it must listen.
@@ -108,13 +108,10 @@ class WorkerGroup(ABC):
     ) -> list[Future[Any]]:
         """Call ``method`` on every rank: ``method(*args)``, or ``method(per_rank[i], *args)`` with ``per_rank``.
 
-        Calls of one rank run in order. A future raises what the method raised (with rank, host and remote
-        traceback), ProcessDied, or TimeoutError naming method and rank after ``timeout_s``.
+        Calls of one rank run in order. Components among the arguments arrive as copies; large arrays and tensors travel
+        beside the pickle. A future raises what the method raised (with rank, host and remote traceback), ProcessDied,
+        or TimeoutError naming method and rank after ``timeout_s``.
         """
-
-    @abstractmethod
-    def put(self, value: Any) -> Any:
-        """A handle to a large value that ranks resolve on arrival, without passing it through each call."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -105,20 +105,16 @@ class Strategy(Component):
         """Names, shapes and dtypes of what ``weights`` yields, in order, without moving a tensor."""
 
     @abstractmethod
-    def state_dict(self) -> Mapping[str, Any]:
-        """Weights, optimizer, schedule and random states; sharded where the model is."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back ``state_dict``, also one saved on another number of ranks."""
-
-    @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write this rank's part of ``state_dict`` below ``directory`` (exists, empty). Called on every rank."""
+        """Write weights, optimizer, schedule and random states, if any, below ``directory`` (exists, empty).
+
+        Called on every rank; each writes its part. A strategy has no ``state_dict``: what it holds is no JSON, and
+        never passes through the controller.
+        """
 
     @abstractmethod
     def load(self, directory: Path) -> None:
-        """Read what ``save`` wrote, with ``weights_only`` loading. Called on every rank."""
+        """Read what ``save`` wrote, also on another number of ranks, with ``weights_only`` loading. On every rank."""
 
     @abstractmethod
     def export_hf(self, directory: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, ProcessDied, ProcessSpec, WorkerGroup
 from areal_lit.contracts.strategy import Rank
 
@@ -46,8 +47,9 @@ class EchoRank:
         self.calls.append(value)
         return self.calls
 
-    def total(self, batch: dict[str, Any], factor: float) -> float:
-        return float(batch["x"].sum()) * factor
+    def set_up(self, *components: Any) -> None:
+        for component in components:
+            component.mark = "set up"
 
     def fail(self, message: str) -> None:
         raise KeyError(message)
@@ -58,6 +60,12 @@ class EchoRank:
     def exit(self, code: int) -> None:
         print("last words", flush=True)
         os._exit(code)
+
+
+class Marked(Component):
+    """A component that a rank changes."""
+
+    mark = ""
 
 
 def serve_echo(address: str, *, greeting: str) -> None:
@@ -86,7 +94,7 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         group = launcher.start_group(spec)
         _check_calls(group)
         _check_errors(group)
-        _check_put(group)
+        _check_values(group)
         _check_process(launcher)
         if launcher.in_process:
             return
@@ -127,14 +135,14 @@ def _check_errors(group: WorkerGroup) -> None:
     assert values == [(1,)] * group.num_ranks, "a rank goes on after an exception"
 
 
-def _check_put(group: WorkerGroup) -> None:
+def _check_values(group: WorkerGroup) -> None:
     x = np.arange(200_000, dtype=np.float32) % 7
-    handle = group.put({"x": x})
-    for _ in range(2):
-        got = results(group.call("total", handle, 2.0, timeout_s=CALL_TIMEOUT_S))
-        assert got == [float(x.sum()) * 2] * group.num_ranks, f"a handle arrives as its value, got sums {got}"
     values = results(group.call("echo", [1, {"x": x}], timeout_s=CALL_TIMEOUT_S))
     assert all(np.array_equal(value[0][1]["x"], x) for value in values), "large arrays travel unchanged, both ways"
+    component = Marked()
+    results(group.call("set_up", component, timeout_s=CALL_TIMEOUT_S))
+    results(group.call("set_up", per_rank=[component] * group.num_ranks, timeout_s=CALL_TIMEOUT_S))
+    assert not component.mark, f"a component arrives as a copy, this one was {component.mark} by a rank"
 
 
 def _check_process(launcher: Launcher) -> None:
@@ -146,11 +154,9 @@ def _check_process(launcher: Launcher) -> None:
     assert answer == "hello", f"the target's server answers at its address, got {answer!r}"
     assert process.is_alive(), "a process that serves is alive"
     if launcher.in_process:
-        process.stop()
         ask(process.address, b"bye")
-    else:
-        process.stop()
-        assert not process.is_alive(), "stop() ends the process"
+    process.stop()
+    assert not process.is_alive(), "stop() ends the process"
 
 
 def _check_processes_of_ranks(group: WorkerGroup, directory: Path) -> None:

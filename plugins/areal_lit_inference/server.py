@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import select
 import socket
 import threading
 import traceback
@@ -60,6 +61,9 @@ def serve(
             connection, _ = listener.accept()
         except TimeoutError:
             raise TimeoutError(f"no client connected to {address} within {CONNECT_TIMEOUT_S:g} s") from None
+    if select.select([connection], [], [], 0)[0] and not connection.recv(1, socket.MSG_PEEK):
+        connection.close()  # only to say goodbye: there is nobody to load a model for
+        return
     connection.settimeout(None)
     link = Link(connection)
     try:

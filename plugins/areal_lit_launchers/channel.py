@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import mmap
-import os
 import pickle
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import types
-import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +22,6 @@ from typing import Any
 HEADER = struct.Struct("<QQI")
 SIZE = struct.Struct("<Q")
 OUT_OF_BAND_BYTES = 1 << 16
-ALIGNMENT = 64
 
 Parts = list[Any]
 """The pickle and its out-of-band buffers."""
@@ -35,11 +29,10 @@ Parts = list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Run a method of the rank's object; or, with an empty name, forget the values of ``dropped`` handles."""
+    """Run a method of the rank's object; the last call is a farewell and runs none."""
 
     method: str = ""
     args: tuple[Any, ...] = ()
-    dropped: tuple[str, ...] = ()
     is_last: bool = False
 
 
@@ -158,67 +151,3 @@ def dumps(value: Any) -> Parts:
 def loads(parts: Sequence[Any]) -> Any:
     """The value of ``dumps``; its arrays use the given buffers' memory."""
     return pickle.loads(parts[0], buffers=parts[1:])
-
-
-class Handle:
-    """A value written once to memory that every rank maps; it pickles as a reference and arrives as the value.
-
-    Ranks keep the value until the handle is dropped here, and must not change it. The memory belongs to no file
-    system, so that nothing is left of it after any exit.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.key = uuid.uuid4().hex
-        parts = [memoryview(part).cast("B") for part in dumps(value)]
-        descriptor = _anonymous_file()
-        weakref.finalize(self, os.close, descriptor)
-        self.location = f"/proc/{os.getpid()}/fd/{descriptor}" if sys.platform == "linux" else f"/dev/fd/{descriptor}"
-        header = SIZE.pack(len(parts)) + b"".join(SIZE.pack(part.nbytes) for part in parts)
-        offsets = _offsets(len(header), [part.nbytes for part in parts])
-        os.ftruncate(descriptor, offsets[-1])
-        with mmap.mmap(descriptor, offsets[-1]) as memory:
-            memory[: len(header)] = header
-            for part, offset in zip(parts, offsets, strict=False):
-                memory[offset : offset + part.nbytes] = part
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return resolve, (self.key, self.location)
-
-
-_RESOLVED: dict[str, Any] = {}
-
-
-def resolve(key: str, location: str) -> Any:
-    """The value of a handle, mapped on first use (private copy-on-write pages) and kept until it is dropped."""
-    if key not in _RESOLVED:
-        with open(location, "rb") as file:
-            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        (count,) = SIZE.unpack_from(memory)
-        sizes = [SIZE.unpack_from(memory, SIZE.size * (i + 1))[0] for i in range(count)]
-        offsets = _offsets(SIZE.size * (count + 1), sizes)
-        _RESOLVED[key] = loads([memory[o : o + n] for o, n in zip(offsets, sizes, strict=False)])
-    return _RESOLVED[key]
-
-
-def forget(keys: Sequence[str]) -> None:
-    """Let go of values whose handles were dropped."""
-    for key in keys:
-        _RESOLVED.pop(key, None)
-
-
-def _offsets(start: int, sizes: Sequence[int]) -> list[int]:
-    """Aligned start of each part, and the end of the last."""
-    offsets = []
-    for size in sizes:
-        start = -(-start // ALIGNMENT) * ALIGNMENT
-        offsets.append(start)
-        start += size
-    return [*offsets, start]
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("areal-lit")
-    descriptor, path = tempfile.mkstemp(prefix="areal-lit-")
-    os.unlink(path)
-    return descriptor

@@ -6,15 +6,13 @@ import contextlib
 import itertools
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, ProcessDied, WorkerGroup
-from areal_lit_launchers.channel import Call, Channel, Handle, Parts, dumps, loads
+from areal_lit_launchers.channel import Call, Channel, Parts, dumps, loads
 from areal_lit_launchers.child import Child, stop_children
 
 
@@ -24,10 +22,9 @@ class RemoteTraceback(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A call on its way. ``args`` keeps handles alive until the rank has answered."""
+    """A call on its way."""
 
     method: str
-    args: Any
     future: Future[Any]
     timeout_s: float
     deadline: float
@@ -52,7 +49,7 @@ class LocalRank:
         self._reader.start()
         child.watch()
 
-    def call(self, method: str, args: Any, parts: Parts, timeout_s: float) -> Future[Any]:
+    def call(self, method: str, parts: Parts, timeout_s: float) -> Future[Any]:
         """Send one call; returns when it is on its way."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
@@ -63,9 +60,7 @@ class LocalRank:
                     return future
                 number = next(self._numbers)
                 deadline = time.monotonic() + timeout_s
-                self.pending[number] = Pending(
-                    method=method, args=args, future=future, timeout_s=timeout_s, deadline=deadline
-                )
+                self.pending[number] = Pending(method=method, future=future, timeout_s=timeout_s, deadline=deadline)
             self.tell(number, parts)
         return future
 
@@ -127,7 +122,6 @@ class LocalGroup(WorkerGroup):
         self.num_ranks = spec.num_ranks
         self.ranks = ranks
         self.grace_s = grace_s
-        self._dropped: deque[str] = deque()
 
     def call(
         self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float
@@ -135,32 +129,12 @@ class LocalGroup(WorkerGroup):
         if timeout_s <= 0:
             raise ValueError(f"timeout_s of {self.name}.{method} must be > 0, got {timeout_s}")
         if per_rank is None:
-            shared = dumps(Call(method=method, args=args))
-            messages = [(args, shared)] * self.num_ranks
+            messages = [dumps(Call(method=method, args=args))] * self.num_ranks
         else:
             if len(per_rank) != self.num_ranks:
                 raise ValueError(f"per_rank of {self.name}.{method} needs {self.num_ranks} values, got {len(per_rank)}")
-            all_args = [(value, *args) for value in per_rank]
-            messages = [(own, dumps(Call(method=method, args=own))) for own in all_args]
-        self._forget_dropped()
-        return [
-            rank.call(method, args, parts, timeout_s) for rank, (args, parts) in zip(self.ranks, messages, strict=True)
-        ]
-
-    def put(self, value: Any) -> Any:
-        """A handle: the value is written once to memory that all ranks map. They must not change it."""
-        handle = Handle(value)
-        weakref.finalize(handle, self._dropped.append, handle.key)
-        return handle
-
-    def _forget_dropped(self) -> None:
-        keys = []
-        while self._dropped:
-            keys.append(self._dropped.popleft())
-        if keys:
-            parts = dumps(Call(dropped=tuple(keys)))
-            for rank in self.ranks:
-                rank.tell(0, parts)
+            messages = [dumps(Call(method=method, args=(value, *args))) for value in per_rank]
+        return [rank.call(method, parts, timeout_s) for rank, parts in zip(self.ranks, messages, strict=True)]
 
     def stop(self) -> None:
         farewell = dumps(Call(is_last=True))

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import logging
 import os
 import shutil
+import socket
 import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
+
+logger = logging.getLogger(__name__)
+
+GOODBYE_INTERVAL_S = 0.05
 
 
 class Inline(Launcher):
     """Calls run in the caller's thread; the engine runs in a thread. Breakpoints work, ``__main__`` too.
 
-    Nothing here can be killed: time-outs are not enforced, and threads and GPUs are shared with the controller.
+    Nothing here can be killed: time-outs are not enforced, and GPUs are shared with the controller.
     """
 
     in_process = True
 
     def __init__(self) -> None:
-        self._socket_dir = ""
-        self._processes: list[InlineProcess] = []
+        self._exit = ExitStack()
 
     def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
         self._on_death = on_death
         base = tempfile.gettempdir()
         self._socket_dir = tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
+        self._num_processes = 0
+        self._exit.callback(shutil.rmtree, self._socket_dir, ignore_errors=True)
 
     def start_group(self, spec: GroupSpec) -> WorkerGroup:
         if spec.num_ranks != 1:
@@ -39,7 +51,9 @@ class Inline(Launcher):
                 f"launcher `inline` has one rank, but {spec.name!r} wants {spec.num_ranks}; "
                 "set its num_ranks to 1 or use `local`"
             )
-        return InlineGroup(spec)
+        group = InlineGroup(spec)
+        self._exit.callback(group.stop)
+        return group
 
     def start_process(self, spec: ProcessSpec) -> Process:
         if not spec.target or spec.python:
@@ -47,17 +61,14 @@ class Inline(Launcher):
                 f"launcher `inline` runs functions of this interpreter, but {spec.name!r} is a command line or wants "
                 "another interpreter; use `local`"
             )
-        address = os.path.join(self._socket_dir, f"{len(self._processes)}.sock")
+        address = os.path.join(self._socket_dir, f"{self._num_processes}.sock")
+        self._num_processes += 1
         process = InlineProcess(spec, address, self._on_death)
-        self._processes.append(process)
+        self._exit.callback(process.stop)
         return process
 
     def stop(self) -> None:
-        for process in self._processes:
-            process.stop()
-        self._processes.clear()
-        if self._socket_dir:
-            shutil.rmtree(self._socket_dir, ignore_errors=True)
+        self._exit.close()
 
     def describe(self, name: str, num: int) -> str:
         return f"{num} x {name}: in this process"
@@ -71,27 +82,29 @@ class InlineGroup(WorkerGroup):
 
         self.name = spec.name
         self.num_ranks = 1
+        self._num_threads = spec.num_threads
         self._subject: Any = load(spec.target)(Rank())
 
     def call(
         self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float
     ) -> list[Future[Any]]:
-        """A future that is done already. ``timeout_s`` cannot be enforced in the caller's own thread."""
+        """A future that is done already. ``timeout_s`` cannot be enforced in the caller's own thread.
+
+        Components arrive as copies, as in another process, so that whoever constructed them can use and pickle them
+        after a run; everything else arrives as it is.
+        """
         if per_rank is not None:
             if len(per_rank) != 1:
                 raise ValueError(f"per_rank of {self.name}.{method} needs 1 value, got {len(per_rank)}")
             args = (per_rank[0], *args)
         future: Future[Any] = Future()
         try:
-            future.set_result(getattr(self._subject, method)(*args))
+            with limited(self._num_threads):
+                future.set_result(getattr(self._subject, method)(*map(arrived, args)))
         except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future and counts it
             error.add_note(f"raised by {self.name} rank 0, method {method}, in this process")
             future.set_exception(error)
         return [future]
-
-    def put(self, value: Any) -> Any:
-        """The value itself."""
-        return value
 
     def stop(self) -> None:
         subject, self._subject = self._subject, None
@@ -109,12 +122,15 @@ class InlineProcess(Process):
         self._spec = spec
         self._on_death = on_death
         self._is_stopping = False
+        with limited(spec.num_threads):  # a thread that has not computed yet would take over the new thread's limit
+            pass
         self._thread = threading.Thread(target=self._run, name=f"areal-lit-{spec.name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            load(self._spec.target)(self.address, **self._spec.kwargs)
+            with limited(self._spec.num_threads):
+                load(self._spec.target)(self.address, **self._spec.kwargs)
         except Exception as error:  # noqa: BLE001 - reported as a death, whatever it was
             if not self._is_stopping:
                 reason = f"raised {type(error).__name__}: {error}"
@@ -126,11 +142,46 @@ class InlineProcess(Process):
         return self._thread.is_alive()
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Stop reporting its end; a function that waits for its client ends when that disconnects."""
+        """Say goodbye in the name of a client that never came, and wait for the function to return."""
         self._is_stopping = True
+        deadline = time.monotonic() + grace_s
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_UNIX) as client,
+            ):  # not listening, yet or any more
+                client.connect(self.address)
+            self._thread.join(GOODBYE_INTERVAL_S)
+        if self._thread.is_alive():
+            logger.warning(
+                "%s has not returned %g s after its client left; its thread is abandoned", self.name, grace_s
+            )
 
 
 def load(target: str) -> Any:
     """The object that ``pkg.module:name`` names."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
+
+
+def arrived(value: Any) -> Any:
+    """A component's copy, also from within a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(arrived, value))
+    return copy.deepcopy(value) if isinstance(value, Component) else value
+
+
+@contextmanager
+def limited(num_threads: int) -> Iterator[None]:
+    """So many CPU threads for torch in this thread; 0 leaves it alone."""
+    if not num_threads:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -71,7 +71,9 @@ class Local(Launcher):
     def start_group(self, spec: GroupSpec) -> WorkerGroup:
         gpus = self._gpus.take(spec.num_gpus * spec.num_ranks, spec.name)
         (port,) = free_ports(1)
-        ranks = []
+        ranks: list[LocalRank] = []
+        group = LocalGroup(spec, ranks, self.stop_grace_s)
+        self._groups.append(group)  # before its ranks: what starts half is stopped too
         for rank in range(spec.num_ranks):
             env = {
                 **threads(spec.num_threads), **gpus,
@@ -84,8 +86,6 @@ class Local(Launcher):
             }  # fmt: skip
             child, channel = self._serve(spec.name, rank, f"{spec.name}-{rank}.log", sys.executable, env, orders)
             ranks.append(LocalRank(child, channel))
-        group = LocalGroup(spec, ranks, self.stop_grace_s)
-        self._groups.append(group)
         return group
 
     def start_process(self, spec: ProcessSpec) -> Process:
@@ -189,11 +189,13 @@ class Local(Launcher):
         self._stopped.set()
         for child in self._children():
             child.is_stopping = True
-        for group in self._groups:
-            group.stop()
-        stop_children([process.child for process in self._processes], Child.terminate, self.stop_grace_s)
-        spawner.close()
-        shutil.rmtree(self._socket_dir, ignore_errors=True)
+        with contextlib.ExitStack() as duties:  # each is done whatever the others raise
+            duties.callback(shutil.rmtree, self._socket_dir, ignore_errors=True)
+            duties.callback(spawner.close)
+            processes = [process.child for process in self._processes]
+            duties.callback(stop_children, processes, Child.terminate, self.stop_grace_s)
+            for group in self._groups:
+                duties.callback(group.stop)
 
     def describe(self, name: str, num: int) -> str:
         return f"{num} x {name}: process{'es' if num > 1 else ''} on {socket.gethostname()}"

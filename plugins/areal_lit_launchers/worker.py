@@ -130,15 +130,12 @@ def queue_frames(channel: Any, frames: SimpleQueue[tuple[int, Any]]) -> None:
 
 def answer(channel: Any, subject: Any, call_id: int, parts: Any) -> bool:
     """Run one call and send its reply; False after the last."""
-    from areal_lit_launchers.channel import Reply, dumps, forget, loads
+    from areal_lit_launchers.channel import Reply, dumps, loads
 
     try:
         call = loads(parts)
-        forget(call.dropped)
         if call.is_last:
             return False
-        if not call.method:
-            return True
         reply = dumps(Reply(value=getattr(subject, call.method)(*call.args)))
     except Exception as error:  # noqa: BLE001 - whatever the method raised belongs to the caller, who counts it
         reply = dumps(

@@ -180,14 +180,14 @@ class Single(Strategy):
 
     # --- state --------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def _state(self) -> Mapping[str, Any]:
         """Weights once each, and if trained: masters, optimizer and schedule. No random state: none is used."""
         state: dict[str, Any] = {"weights": dict(self._tensors())}
         if self._trainable is not None:
             state["trainable"] = self._trainable.state_dict()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def _take_back(self, state: Mapping[str, Any]) -> None:
         import torch
 
         own = dict(self._tensors())
@@ -207,13 +207,13 @@ class Single(Strategy):
     def save(self, directory: Path) -> None:
         import torch
 
-        torch.save(self.state_dict(), directory / CHECKPOINT_FILE)
+        torch.save(self._state(), directory / CHECKPOINT_FILE)
 
     def load(self, directory: Path) -> None:
         import torch
 
         path = directory / CHECKPOINT_FILE
-        self.load_state_dict(torch.load(path, weights_only=True, map_location=self._network.device))
+        self._take_back(torch.load(path, weights_only=True, map_location=self._network.device))
 
     def export_hf(self, directory: Path) -> None:
         """Model, tokenizer, and for value and score heads ``scalar_head.safetensors``, which ``setup`` reads again."""

@@ -30,14 +30,6 @@ class Busy:
     def sleep(self, seconds):
         time.sleep(seconds)
 
-    def kept(self):
-        from areal_lit_launchers.channel import _RESOLVED
-
-        return len(_RESOLVED)
-
-    def take(self, value):
-        return type(value).__name__
-
     def unpicklable(self):
         return lambda: 1
 

@@ -63,11 +63,15 @@ class ReportsTwice(Local):
         super().setup(log_dir, twice)
 
 
-class LosesHandles(Local):
+class SharesComponents(Inline):
     def start_group(self, spec):
-        group = super().start_group(spec)
-        group.put = lambda value: {"x": value["x"] * 0}
-        return group
+        class Group(InlineGroup):
+            def call(self, method, *args, per_rank=None, timeout_s):
+                if method == "set_up":
+                    self._subject.set_up(*(per_rank or args))
+                return super().call(method, *args, per_rank=per_rank, timeout_s=timeout_s)
+
+        return Group(spec)
 
 
 class StopsNothing(Local):
@@ -83,7 +87,7 @@ class StopsNothing(Local):
         (ReversesRanks, "know their place"),
         pytest.param(ReportsNoDeath, "once for each rank", marks=pytest.mark.slow),
         (ReportsTwice, "once for each rank"),
-        (LosesHandles, "arrives as its value"),
+        (SharesComponents, "arrives as a copy"),
         (StopsNothing, "must end every process"),
     ],
 )

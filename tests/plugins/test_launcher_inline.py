@@ -1,12 +1,18 @@
-"""The launcher `inline`: what it refuses, and that `__main__` works there."""
+"""The launcher `inline`: what it refuses, what it copies, and how its threads end; `__main__` works there."""
 
 from __future__ import annotations
 
+import os
 import queue
+import threading
 
 import pytest
+import torch
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
+from areal_lit.testing.launcher import Marked
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 
 
@@ -29,10 +35,75 @@ def test_command_lines_and_interpreters_are_refused(inline, spec):
         inline.start_process(ProcessSpec(name="engine-0", **spec))
 
 
-def test_values_are_shared_and_functions_of_main_travel(inline):
+def test_functions_of_main_travel(inline):
     group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher:EchoRank"))
     function = lambda: 1  # noqa: E731
-    assert group.call("echo", group.put(function), timeout_s=1)[0].result(0) == (function,)
+    assert group.call("echo", function, timeout_s=1)[0].result(0) == (function,)
+
+
+def test_components_within_arguments_are_copied_and_batches_are_not(inline):
+    group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher:EchoRank"))
+    batch, component = torch.ones(3), Marked()
+    ((got,), copies) = group.call("echo", (component,), per_rank=[[batch]], timeout_s=1)[0].result(0)
+    assert got is batch
+    assert isinstance(copies[0], Marked)
+    assert copies[0] is not component
+
+
+def test_ranks_and_engines_keep_their_number_of_threads(inline):
+    before = torch.get_num_threads()
+    seen = queue.SimpleQueue()
+    group = inline.start_group(GroupSpec(name="policy", target=f"{__name__}:CountsThreads", num_threads=before + 2))
+    engine = inline.start_process(
+        ProcessSpec(name="engine-0", target=f"{__name__}:report_threads", kwargs={"seen": seen}, num_threads=before + 1)
+    )
+    assert group.call("count", timeout_s=1)[0].result(0) == before + 2
+    assert seen.get(timeout=10) == before + 1
+    assert torch.get_num_threads() == before
+    engine.stop()
+    assert group.call("count", timeout_s=1)[0].result(0) == before + 2
+    assert torch.get_num_threads() == before
+
+
+class CountsThreads:
+    def __init__(self, rank):
+        pass
+
+    def count(self):
+        return torch.get_num_threads()
+
+
+def report_threads(address, *, seen):
+    seen.put(torch.get_num_threads())
+
+
+def test_an_engine_whose_client_never_came_ends_at_once(tmp_path):
+    launcher = Inline()
+    launcher.setup(tmp_path, lambda death: None)
+    spec = tiny_spec(tmp_path)
+    (engine,) = Transformers().processes(spec, seed=0, deterministic=False)
+    process = launcher.start_process(engine)
+    launcher.stop()
+    assert not process.is_alive()
+    assert not os.path.exists(os.path.dirname(process.address))
+
+
+def test_a_thread_that_does_not_return_is_named(tmp_path, caplog):
+    launcher = Inline()
+    launcher.setup(tmp_path, lambda death: None)
+    release = threading.Event()
+    process = launcher.start_process(
+        ProcessSpec(name="engine-0", target=f"{__name__}:ignore_everything", kwargs={"release": release})
+    )
+    process.stop(grace_s=0.1)
+    assert "engine-0 has not returned 0.1 s after its client left" in caplog.text
+    release.set()
+    launcher.stop()
+    assert not process.is_alive()
+
+
+def ignore_everything(address, *, release):
+    release.wait(30)
 
 
 def test_an_engine_thread_that_raises_is_reported(tmp_path):

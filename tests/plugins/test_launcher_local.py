@@ -103,6 +103,40 @@ def test_children_of_ranks_end_with_stop(local):
     assert await_gone([pid]) == []
 
 
+def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+
+    launcher = Local(stop_grace_s=1.0)
+    launcher.setup(tmp_path, print)
+    groups = [start(launcher), start(launcher)]
+    server = launcher.start_process(ProcessSpec(name="engine-0", target="launcher_targets:listens"))
+    pids = [f.result(60) for group in groups for f in group.call("pid", timeout_s=60)]
+    pids.append(server.child.popen.pid)
+    end = groups[1].stop
+
+    def stop():
+        end()
+        raise TimeoutError("policy rank 0 did not end")
+
+    groups[1].stop = stop
+    with pytest.raises(TimeoutError, match="did not end"):
+        launcher.stop()
+    assert await_gone(pids) == []
+    assert not os.path.exists(os.path.dirname(server.address))
+    launcher.stop()
+
+
+def test_a_group_that_starts_half_is_stopped(local, tmp_path):
+    (tmp_path / "policy-1.log").mkdir()
+    before = psutil.Process().children()
+    with pytest.raises(IsADirectoryError):
+        start(local, num_ranks=2)
+    started = [child.pid for child in psutil.Process().children() if child not in before]
+    assert len(started) == 1
+    local.stop()
+    assert await_gone(started) == []
+
+
 def test_stop_in_the_middle_of_a_call_is_quick_and_reports_nothing(local, deaths):
     group = start(local, num_ranks=2)
     pending = group.call("sleep", 600, timeout_s=600)
@@ -111,22 +145,6 @@ def test_stop_in_the_middle_of_a_call_is_quick_and_reports_nothing(local, deaths
     assert deaths.empty()
     with pytest.raises(ValueError, match="setup"):
         start(local)
-
-
-def test_dropped_handles_are_forgotten_by_ranks(local):
-    group = start(local)
-    handle = group.put({"x": torch.ones(100_000)})
-    assert group.call("take", handle, timeout_s=60)[0].result(60) == "dict"
-    assert group.call("kept", timeout_s=60)[0].result(60) == 1
-    del handle
-    assert group.call("kept", timeout_s=60)[0].result(60) == 0
-
-
-def test_a_handle_may_be_dropped_while_its_call_runs(local):
-    group = start(local)
-    group.call("sleep", 0.3, timeout_s=60)
-    future = group.call("take", group.put([1.5]), timeout_s=60)[0]
-    assert future.result(60) == "list"
 
 
 def test_what_cannot_come_back_is_an_error_of_the_call(local):

@@ -87,14 +87,14 @@ class OtherManifest(Single):
 
 
 class OptimizerStateLost(Single):
-    def load_state_dict(self, state):
+    def _take_back(self, state):
         fresh = self._trainable.state_dict()["optimizer"]
-        super().load_state_dict({**state, "trainable": {**state["trainable"], "optimizer": fresh}})
+        super()._take_back({**state, "trainable": {**state["trainable"], "optimizer": fresh}})
 
 
 class ScheduleLost(Single):
-    def load_state_dict(self, state):
-        super().load_state_dict({**state, "trainable": {**state["trainable"], "training_step": 0}})
+    def _take_back(self, state):
+        super()._take_back({**state, "trainable": {**state["trainable"], "training_step": 0}})
 
 
 class ExportOfFirstWeights(Single):

@@ -97,7 +97,7 @@ def test_data_that_nobody_scores_counts_as_scored() -> None:
 
 
 def test_a_rollout_that_nobody_scored_is_refused_and_no_zero() -> None:
-    with pytest.raises(ValueError, match="sample 0 of prompt 7 .* has neither a reward nor a reason"):
+    with pytest.raises(ValueError, match=r"sample 0 of prompt 7 .* has neither a reward nor a reason"):
         pack([group(trajectory([1, 2], [0, 1], reward=None, versions=np.array([-1, 3])))])
 
 
@@ -168,7 +168,7 @@ def test_selecting_atoms_keeps_every_row_with_its_atom(seed: int, pairs: bool) -
 def test_minibatches_hold_every_atom_once(seed: int, num: int, pairs: bool) -> None:
     batch = random_batch(seed, pairs=pairs)
     minibatches = split_minibatches(batch, num, seed=seed)
-    assert len(minibatches) == num
+    assert len(minibatches) == min(num, batch.num_atoms)
     assert all(m.num_atoms for m in minibatches)
     seen = sorted((g, s) for m in minibatches for g, s in zip(m["group"].tolist(), m["sample"].tolist(), strict=True))
     assert seen == sorted(zip(batch["group"].tolist(), batch["sample"].tolist(), strict=True))
@@ -184,10 +184,10 @@ def test_minibatches_are_balanced_and_drawn_by_seed() -> None:
     assert [m["sample"].tolist() for m in first] != [m["sample"].tolist() for m in other]
 
 
-def test_minibatches_refuse_more_parts_than_atoms() -> None:
-    batch = pack([group(trajectory([1, 2], [0, 1]))])
-    with pytest.raises(ValueError, match="num_minibatches is 2, but the step has only 1"):
-        split_minibatches(batch, 2, seed=0)
+def test_a_batch_too_short_for_the_mini_batches_is_trained_an_atom_each() -> None:
+    batch = pack([group(*(trajectory([1, 2], [0, 1], sample=n) for n in range(2)))])
+    assert [m["sample"].tolist() for m in split_minibatches(batch, 4, seed=0)] in ([[0], [1]], [[1], [0]])
+    assert len(split_minibatches(pack([group(trajectory([1, 2], [0, 1]))]), 4, seed=0)) == 1
     with pytest.raises(ValueError, match="num_minibatches must be >= 1, got 0"):
         split_minibatches(batch, 0, seed=0)
 

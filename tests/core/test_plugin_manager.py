@@ -137,3 +137,42 @@ def test_one_object_listed_twice_is_refused() -> None:
     callback = Recorder(name="a", calls=[])
     with pytest.raises(ValueError, match=r"callbacks\[1\].*listed twice"):
         create_plugin_manager([callback, callback])
+
+
+@pytest.mark.parametrize("when", ["enter", "exit"])
+def test_a_phase_manager_that_raises_is_named(when: str) -> None:
+    class Times(Callback):
+        @areal_lit.hookimpl
+        def phase(self) -> Any:
+            return self.manager()
+
+        @contextmanager
+        def manager(self) -> Any:
+            if when == "enter":
+                raise KeyError("clock")
+            yield
+            raise KeyError("clock")
+
+    (manager,) = create_plugin_manager([Times()]).hook.phase(trainer=None, name="train", step=0)
+    with pytest.raises(HookError, match=r"hook phase of .*Times \(no distribution\) raised KeyError: 'clock'"), manager:
+        pass
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_error_within_a_phase_is_not_blamed_on_its_managers_nor_swallowed(swallows: bool) -> None:
+    class Times(Callback):
+        @areal_lit.hookimpl
+        def phase(self) -> Any:
+            return self.manager()
+
+        @contextmanager
+        def manager(self) -> Any:
+            try:
+                yield
+            except ZeroDivisionError:
+                if not swallows:
+                    raise
+
+    (manager,) = create_plugin_manager([Times()]).hook.phase(trainer=None, name="train", step=0)
+    with pytest.raises(ZeroDivisionError), manager:
+        raise ZeroDivisionError

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,7 @@ from areal_lit.contracts import (
     Workflow,
 )
 from areal_lit.hookspecs import HookSpecs, hookimpl
+from areal_lit.interrupts import Interrupts
 from areal_lit.prompts import PromptStream
 from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
 from areal_lit.text import TextCodec
@@ -583,13 +586,72 @@ def test_evaluation_is_not_held_back_and_counts_failures_as_unscored(make: Make)
     prompts = [
         (Prompt(prompt_id=i, source="eval", row=i, epoch=0, example=of.examples[i]), of) for i in (3, 1, 0)
     ]  # fmt: skip
-    groups = loop.evaluate(prompts, samples=3, sampling=Sampling(max_new_tokens=8, temperature=0.0))
+    groups = loop.evaluate(prompts, samples=3, sampling=Sampling(max_new_tokens=8, temperature=0.0), timeout_s=20.0)
     assert ids(groups) == [3, 1, 0]
     assert [len(g.trajectories) for g in groups] == [3, 3, 3]
     assert groups[0].rewards == (0.0, 1.0, 2.0)
     assert groups[1].rewards == ()
     assert "prompt too long" in groups[1].trajectories[0].unscored
     assert groups[0].trajectories[0].temperature == 0.0
+
+
+def test_evaluation_ends_at_its_deadline(make: Make) -> None:
+    async def hang(request: GenerateRequest, count: int) -> None:
+        await asyncio.sleep(60)
+
+    loop = make(settings(), engine=ScriptedEngine(hang))
+    of = source(1)
+    prompt = Prompt(prompt_id=0, source="eval", row=0, epoch=0, example=of.examples[0])
+    with pytest.raises(TimeoutError, match=r"waited 0.1 s for the evaluation of 1 prompts \(evaluation.timeout_s\)"):
+        loop.evaluate([(prompt, of)], samples=1, sampling=Sampling(), timeout_s=0.1)
+
+
+class SignalAt:
+    """SIGTERM, on the event loop, when the n-th group was judged."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    @hookimpl
+    def group_ready(self, group: Group) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("n", range(1, 14))
+def test_a_signal_at_any_time_loses_and_repeats_no_prompt(make: Make, n: int, max_staleness: int) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(max_staleness=max_staleness), engine=engine, plugins=[SignalAt(n)])
+    trained: list[int] = []
+    with Interrupts(loop.interrupt) as interrupts:
+        interrupts.is_patient = True
+        step = 0
+        while not interrupts.requested and (batch := loop.next_batch(step)) is not None:
+            trained += ids(batch)
+            step += 1
+            engine.version = step
+            loop.set_version(step)
+    assert interrupts.requested
+    state = loop.state_dict()
+    assert state["num_consumed"] == len(trained) == 4 * step
+    assert sorted([*trained, *pending_ids(loop)]) == list(range(state["stream"]["next_id"]))
+
+
+def test_an_interrupted_wait_has_no_batch_nor_any_after_it(make: Make) -> None:
+    async def hang(request: GenerateRequest, count: int) -> None:
+        await asyncio.sleep(60)
+
+    loop = make(settings(), engine=ScriptedEngine(hang))
+    timer = threading.Timer(0.05, loop.interrupt)
+    timer.start()
+    assert loop.next_batch(0) is None
+    timer.join()
+    assert loop.next_batch(0) is None
+    assert pending_ids(loop) == [0, 1, 2, 3]
+    loop.stop()
+    loop.interrupt()
 
 
 def test_source_brings_its_own_workflow_reward_and_sampling(make: Make) -> None:

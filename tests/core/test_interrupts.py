@@ -1,0 +1,56 @@
+"""Signals: the first asks, the second ends at once, and handlers are put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from areal_lit.interrupts import Interrupts
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_patient_run_is_asked_first_and_ended_then(number: int) -> None:
+    told: list[bool] = []
+    interrupts = Interrupts(lambda: told.append(interrupts.requested))
+    with interrupts:
+        interrupts.is_patient = True
+        send(number)
+        assert told == [True], "the request is noted before anyone is told"
+        with pytest.raises(KeyboardInterrupt):
+            send(number)
+    assert told == [True]
+
+
+def test_where_nothing_can_be_lost_the_first_signal_ends_the_run() -> None:
+    told: list[str] = []
+    with Interrupts(lambda: told.append("asked")), pytest.raises(KeyboardInterrupt):
+        send(signal.SIGTERM)
+    assert told == []
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts(lambda: None):
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_outside_the_main_thread_nothing_is_taken_over() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with Interrupts(lambda: None):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]

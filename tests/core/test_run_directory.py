@@ -1,0 +1,79 @@
+"""The directory of a run: one run at a time, no secrets, nothing left open."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from areal_lit.run_directory import RunDirectory, redact
+
+
+def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
+    config = {
+        "api_key": "sk-1",
+        "loggers": [{"init_args": {"wandb_token": "t", "project": "p"}}],
+        "env": {"HF_TOKEN": "hf_1", "AWS_SECRET_ACCESS_KEY": "a", "HOME": "/h"},
+        "headers": {"Authorization": "Bearer x"},
+        "api_keys": ["one", "two"],
+        "credentials": {"user": "u", "port": 5},
+        "max_new_tokens": 6,
+        "password": "",
+        "sizes": (1, 2),
+    }
+    assert redact(config) == {
+        "api_key": "***",
+        "loggers": [{"init_args": {"wandb_token": "***", "project": "p"}}],
+        "env": {"HF_TOKEN": "***", "AWS_SECRET_ACCESS_KEY": "***", "HOME": "/h"},
+        "headers": {"Authorization": "***"},
+        "api_keys": ["***", "***"],
+        "credentials": {"user": "***", "port": 5},
+        "max_new_tokens": 6,
+        "password": "",
+        "sizes": [1, 2],
+    }
+    assert config["api_key"] == "sk-1"
+
+
+def opened(path: Path, *, config: Any = None, resume: bool = False, overwrite: bool = False) -> RunDirectory:
+    return RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite)
+
+
+def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_path: Path) -> None:
+    directory = opened(tmp_path / "run", config={"name": "x", "token": "hf_1"})
+    logging.getLogger("areal_lit.anything").warning("look here")
+    directory.close()
+    logging.getLogger("areal_lit.anything").warning("not here")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()) == {"name": "x", "token": "***"}
+    text = directory.log.read_text()
+    assert "look here" in text
+    assert "not here" not in text
+
+
+def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(FileExistsError, match="--resume auto"):
+        opened(tmp_path)
+    with pytest.raises(FileExistsError, match="in use"):
+        opened(tmp_path, resume=True)
+    with pytest.raises(FileExistsError, match="in use"):
+        opened(tmp_path, overwrite=True)
+    first.close()
+    (tmp_path / "mine").touch()
+    opened(tmp_path, resume=True).close()
+    assert (tmp_path / "mine").exists()
+    opened(tmp_path, overwrite=True).close()
+    assert not (tmp_path / "mine").exists()
+
+
+def test_one_that_cannot_be_opened_leaves_neither_lock_nor_handler(tmp_path: Path) -> None:
+    before = list(logging.getLogger("areal_lit").handlers)
+    (tmp_path / ".config.yaml").mkdir()
+    with pytest.raises(IsADirectoryError):
+        opened(tmp_path)
+    assert logging.getLogger("areal_lit").handlers == before
+    (tmp_path / ".config.yaml").rmdir()
+    opened(tmp_path).close()

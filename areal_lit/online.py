@@ -10,6 +10,7 @@ import pluggy
 
 from areal_lit.batching import pack
 from areal_lit.contracts import Process, Reward, Source
+from areal_lit.plugins import fingerprint
 from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Scorer
 from areal_lit.roles import RoleGroup
@@ -18,6 +19,7 @@ from areal_lit.run_directory import RunDirectory
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, Prompt, Trajectory
+from areal_lit.validation import components
 from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
 
 if TYPE_CHECKING:
@@ -47,11 +49,13 @@ class Online:
         self._codec = codec
         self._policy = policy
         self._backend = trainer.inference
+        rewards = rewards_by_key(trainer.reward, {"source": sources, "evaluation set": evaluation_sources})
         self._scorer = Scorer(
             trainer.rewarding,
-            rewards=rewards_by_key(trainer.reward, {"source": sources, "evaluation set": evaluation_sources}),
+            rewards=rewards,
             in_process=trainer.launcher.in_process,
             log_dir=directory.logs,
+            fingerprint=fingerprint([*components(trainer).values(), *rewards.values()]),
         )
         self._loop = RolloutLoop(
             trainer.rollout,

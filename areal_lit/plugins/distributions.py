@@ -42,20 +42,31 @@ def dotted_path(cls: type) -> str:
 def fingerprint(components: Iterable[Component]) -> dict[str, str]:
     """Dotted path -> ``distribution version`` of each component's class.
 
-    A rank given this by the controller refuses to work with other versions (``check_fingerprint``).
+    Ranks, engines and reward workers given this by the controller refuse other versions (``check_fingerprint``).
     """
     return {path: distribution_of(path) for path in sorted({dotted_path(type(item)) for item in components})}
 
 
 def check_fingerprint(expected: Mapping[str, str]) -> None:
-    """Raise RuntimeError naming each component that this process would load from another distribution or version."""
+    """Raise RuntimeError naming each component whose distribution this process has not, or in another version.
+
+    Costs a look-up per distribution, whatever else is installed. Classes of no distribution cannot be compared.
+    """
     differences = [
         f"{path}: {ours} here, {theirs} on the controller"
         for path, theirs in expected.items()
-        if (ours := distribution_of(path)) != theirs
+        if theirs != UNPACKAGED and (ours := _installed(theirs.rpartition(" ")[0])) != theirs
     ]
     if differences:
         raise RuntimeError(
             f"host {socket.gethostname()} has other components than the controller; install the same versions there:\n"
             + "\n".join(f"  {difference}" for difference in differences)
         )
+
+
+@cache
+def _installed(name: str) -> str:
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return f"no {name}"

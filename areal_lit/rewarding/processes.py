@@ -50,16 +50,20 @@ class ProcessWorker:
         payload: the rewards, pickled by ``pack``.
         log_fd: where its output goes.
         num_threads: of numerical libraries in it.
+        fingerprint: of the run's components; with other versions installed it refuses to start.
     """
 
-    def __init__(self, *, payload: bytes, log_fd: int, num_threads: int) -> None:
+    def __init__(self, *, payload: bytes, log_fd: int, num_threads: int, fingerprint: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PIPE_TIMEOUT_S, 0))
         with tempfile.TemporaryFile() as shared, theirs:
             shared.truncate(COUNTER.size)
             self._progress = SharedProgress(shared.fileno())
-            arguments = {"parent_pid": os.getpid(), "connection_fd": theirs.fileno(), "progress_fd": shared.fileno()}
+            arguments = {
+                "parent_pid": os.getpid(), "connection_fd": theirs.fileno(), "progress_fd": shared.fileno(),
+                "fingerprint": dict(fingerprint),
+            }  # fmt: skip
             code = (
                 f"import sys; sys.path[:] = {[os.path.abspath(entry) for entry in sys.path]!r}; "
                 f"from areal_lit.rewarding.worker import main; main({json.dumps(arguments)!r})"

@@ -84,6 +84,7 @@ class Scorer:
         in_process: score in one thread of this process (inline launcher); a hung call is then abandoned, not killed.
         log_dir: where ``reward.log`` takes what rewards print.
         num_threads: of numerical libraries in each worker.
+        fingerprint: of the run's components, which workers must have in the same versions.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Scorer:
         in_process: bool,
         log_dir: Path,
         num_threads: int = 1,
+        fingerprint: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
         self._async = {key: reward for key, reward in rewards.items() if inspect.iscoroutinefunction(reward.score)}
@@ -102,6 +104,7 @@ class Scorer:
         self._in_process = in_process
         self._log_dir = log_dir
         self._num_threads = num_threads
+        self._fingerprint = fingerprint or {}
         self._pool: RewardPool | None = None
         self._log_fd: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,7 +130,9 @@ class Scorer:
         def start_worker() -> Worker:
             if self._log_fd is None:
                 return ThreadWorker(rewards=self._sync)
-            return ProcessWorker(payload=payload, log_fd=self._log_fd, num_threads=self._num_threads)
+            return ProcessWorker(
+                payload=payload, log_fd=self._log_fd, num_threads=self._num_threads, fingerprint=self._fingerprint
+            )
 
         self._pool = RewardPool(
             start_worker=start_worker,

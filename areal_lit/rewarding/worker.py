@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 from areal_lit.contracts.reward import GroupReward, Reward
+from areal_lit.plugins.distributions import check_fingerprint
 from areal_lit.types import Scored, Trajectory, Unscored
 
 FLUSH_S = 0.02
@@ -196,6 +197,7 @@ def main(arguments: str) -> None:
     progress = SharedProgress(given["progress_fd"])
     os.close(given["progress_fd"])
     try:
+        check_fingerprint(given["fingerprint"])
         rewards: dict[str, Reward] = pickle.loads(connection.recv_bytes())
         set_up(rewards)
     # Unpickling imports the user's modules; the reason travels to the controller, which ends the run with it.

@@ -14,9 +14,10 @@ import select
 import socket
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from areal_lit.plugins import check_fingerprint
 from areal_lit.text import TextCodec
 from areal_lit.types import ModelSpec, WeightSource
 from areal_lit_inference import messages
@@ -47,7 +48,7 @@ CONNECT_TIMEOUT_S = 300.0
 
 def serve(
     address: str, *, spec: ModelSpec, max_slots: int, max_prefill_tokens: int, device: str, dtype: str | None,
-    deterministic: bool, version: int | None,
+    deterministic: bool, version: int | None, fingerprint: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Listen on a Unix socket, load the model, serve the one client, return when it disconnects.
 
@@ -67,6 +68,7 @@ def serve(
     connection.settimeout(None)
     link = Link(connection)
     try:
+        check_fingerprint(fingerprint)
         engine = load_engine(
             spec, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, device=device, dtype=dtype,
             deterministic=deterministic, version=version,

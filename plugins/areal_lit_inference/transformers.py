@@ -67,10 +67,12 @@ class Transformers(InferenceBackend):
 
     def processes(self, spec: ModelSpec, *, seed: int, deterministic: bool) -> Sequence[ProcessSpec]:
         """One engine process. ``seed`` is not used: every request brings its own."""
+        from areal_lit.plugins import fingerprint
+
         kwargs = {
             "spec": spec, "max_slots": self.max_slots, "max_prefill_tokens": self.max_prefill_tokens,
             "device": self.device, "dtype": self.dtype, "deterministic": deterministic,
-            "version": 0 if self.trust_checkpoint else None,
+            "version": 0 if self.trust_checkpoint else None, "fingerprint": fingerprint([self]),
         }  # fmt: skip
         return [
             ProcessSpec(

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_lit.plugins import distributions
 from areal_lit.contracts import Callback, Filter
-from areal_lit.plugins import Plugin, PluginError, Plugins, check_fingerprint, fingerprint, load_defaults
+from areal_lit.plugins import Plugin, PluginError, Plugins, check_fingerprint, distributions, fingerprint, load_defaults
 
 BROKEN = Path(__file__).parents[1] / "third_party" / "broken_plugin"
 
@@ -156,3 +155,5 @@ def test_fingerprint_names_distribution_and_version_and_refuses_others() -> None
     check_fingerprint(found)
     with pytest.raises(RuntimeError, match=r"EqualRewards: areal-lit .* here, areal-lit 9\.9 on the controller"):
         check_fingerprint({path: "areal-lit 9.9"})
+    with pytest.raises(RuntimeError, match=r"EqualRewards: no areal-elsewhere here, areal-elsewhere 1\.0 on the"):
+        check_fingerprint({path: "areal-elsewhere 1.0"})

@@ -294,6 +294,19 @@ async def test_a_failing_setup_ends_waiting_calls_with_its_reason(tmp_path: Path
             await scorer.score(reward, texts("a"))
 
 
+async def test_a_worker_with_other_versions_refuses_to_score(tmp_path: Path) -> None:
+    expected = {"areal_lit_rewards.math.Math": "areal-lit 0.0.1"}
+    scorer = Scorer(
+        Rewarding(), rewards={"default": Scripted()}, in_process=False, log_dir=tmp_path, fingerprint=expected
+    )
+    scorer.start()
+    try:
+        with pytest.raises(RewardError, match=r"Math: areal-lit .* here, areal-lit 0\.0\.1 on the controller"):
+            scorer.wait_ready(60)
+    finally:
+        scorer.stop()
+
+
 async def test_stop_ends_waiting_calls(tmp_path: Path) -> None:
     reward = Scripted()
     with running(reward, tmp_path, num_workers=1) as scorer:

@@ -63,7 +63,7 @@ class ThreadProcess(Process):
     def _run(self, target: Any, kwargs: Any) -> None:
         try:
             target(self.address, **kwargs)
-        except ValueError as error:  # the client has been told
+        except (ValueError, RuntimeError) as error:  # the client has been told
             print(error)
 
     def is_alive(self) -> bool:
@@ -150,6 +150,19 @@ async def test_an_engine_that_cannot_load_says_why(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, sliding_window=8, use_sliding_window=True, max_window_layers=0)
     with pytest.raises(ConnectionError, match="serves full causal attention only"):
         async with running(Transformers(), spec, tmp_path):
+            pass
+
+
+async def test_an_engine_of_another_version_refuses_to_serve(tmp_path: Path) -> None:
+    class Other(Transformers):
+        def processes(self, spec: ModelSpec, *, seed: int, deterministic: bool) -> Any:
+            (process,) = super().processes(spec, seed=seed, deterministic=deterministic)
+            (path,) = process.kwargs["fingerprint"]
+            kwargs = {**process.kwargs, "fingerprint": {path: "areal-lit 0.0.1"}}
+            return [replace(process, kwargs=kwargs)]
+
+    with pytest.raises(ConnectionError, match=r"Other: areal-lit .* here, areal-lit 0\.0\.1 on the controller"):
+        async with running(Other(), tiny_spec(tmp_path), tmp_path):
             pass
 
 

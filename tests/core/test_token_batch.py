@@ -56,6 +56,12 @@ def test_weighted_sum_ignores_what_has_no_weight() -> None:
     assert gradient.tolist() == [0.0, 0.5, 0.0, 1.0, 0.0]
 
 
+def test_a_weight_column_is_one_that_fill_silences() -> None:
+    assert Loss(values=torch.ones(5), weight="critic_weight").weight_column == "critic_weight"
+    with pytest.raises(ValueError, match=r"must end in _weight.*got 'importance'"):
+        Loss(values=torch.ones(5), weight="importance")
+
+
 def test_masked_metrics_merge_exactly() -> None:
     x, mask = torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, True, False])
     parts = [masked_metric("a", x[i : i + 1], mask[i : i + 1]) for i in range(3)]

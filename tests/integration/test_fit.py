@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -16,8 +18,13 @@ import pytest
 import yaml
 
 from areal_lit import hookimpl, recipes
+from areal_lit.cli.main import main
 from areal_lit.contracts import Callback, ProcessDied
+from areal_lit.text import TextCodec
+from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
+from areal_lit.types import Prompt, Trajectory
+from areal_lit_algorithms.sft import SFT
 
 SMALL = (
     "rollout.groups_per_step=4", "rollout.samples_per_group=4", "policy.num_threads=1",
@@ -63,11 +70,17 @@ def test_a_run_leaves_a_complete_directory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_deterministic_runs_repeat_and_resume_bit_for_bit(tmp_path: Path) -> None:
-    options = ("deterministic=true", "rollout.max_staleness=0", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
-    whole = trainer("quickstart_inline", tmp_path, *options, "max_steps=6", "name=whole").fit()
-    trainer("quickstart_inline", tmp_path, *options, "max_steps=3", "name=parts").fit()
-    parts = trainer("quickstart_inline", tmp_path, *options, "max_steps=6", "name=parts").fit(resume="auto")
+    options = ("deterministic=true", "rollout.max_staleness=0", "checkpoint.every_steps=3", "checkpoint.keep_last=0",
+               "policy.optimizer.init_args.warmup_steps=2", "max_steps=6")  # fmt: skip
+    whole = trainer("quickstart_inline", tmp_path, *options, "name=whole").fit()
+    stopped = trainer("quickstart_inline", tmp_path, *options, "name=parts")
+    stopped.callbacks = [AtStep(3, lambda: os.kill(os.getpid(), signal.SIGTERM))]
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit()
+    parts = trainer("quickstart_inline", tmp_path, *options, "name=parts").fit(resume="auto")
     assert learned(whole) == learned(parts)
+    rates = [float(row["train/lr"]) for row in rows(whole)]
+    assert rates.index(max(rates)) == 1, "it resumes in the decay, past the warm-up"
     name = Path("checkpoints/step-00000006/hf/model.safetensors")
     assert (whole / name).read_bytes() == (parts / name).read_bytes()
 
@@ -142,14 +155,199 @@ def test_an_interrupted_run_finishes_its_step_saves_and_resumes(tmp_path: Path) 
     assert [row["step"] for row in rows(again)] == [str(step) for step in range(1, 7)]
 
 
+class WhileWaiting(Callback):
+    """SIGTERM while the loop waits for the groups of a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.is_waiting = False
+
+    @hookimpl
+    def phase(self, name: str, step: int) -> AbstractContextManager[None]:
+        return self.watched(is_waiting=(name, step) == ("wait_batch", self.step))
+
+    @contextmanager
+    def watched(self, *, is_waiting: bool) -> Iterator[None]:
+        self.is_waiting = is_waiting
+        yield
+
+    @hookimpl
+    def group_ready(self) -> None:
+        if self.is_waiting:
+            self.is_waiting = False
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 @pytest.mark.slow
-def test_evaluation_of_a_checkpoint_is_that_of_the_run(tmp_path: Path) -> None:
+def test_a_signal_while_waiting_loses_and_repeats_no_prompt(tmp_path: Path) -> None:
+    options = ("data.init_args.num_examples=20", "rollout.num_epochs=1", "rollout.max_staleness=0",
+               "loggers=[{class_path: csv}, {class_path: samples, init_args: {groups_per_step: 4}}]")  # fmt: skip
+    run = trainer("quickstart_inline", tmp_path, *options, "max_steps=null")
+    run.callbacks = [WhileWaiting(2)]
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.step in (2, 3), "the step's groups were either all left or all trained on"
+    path = trainer("quickstart_inline", tmp_path, *options, "max_steps=null").fit(resume="auto")
+    trained = [(s["step"], s["prompt_id"]) for s in samples(path)]
+    assert sorted({prompt_id for _, prompt_id in trained}) == list(range(20))
+    assert len(set(trained)) == 20
+    assert [row["step"] for row in rows(path)] == ["1", "2", "3", "4", "5"]
+
+
+class Noting(SFT):
+    """SFT that notes what it is given to prepare, and sends a signal while it encodes a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[float] = []
+        self.num_rows = 0
+
+    def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
+        self.num_rows += 1
+        if self.num_rows == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().encode(prompt, codec)
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        assert set(batch["source"].tolist()) == {0}
+        self.steps.append(batch.scalars["step"])
+        return super().prepare(batch)
+
+
+def offline(directory: Path, *overrides: str) -> tuple[Trainer, Noting]:
+    options = [f"runs_dir={directory}", "launcher=inline", "rollout.groups_per_step=4", *overrides]
+    run = recipes.load("quickstart_sft", overrides=options)
+    run.algorithm = algorithm = Noting()
+    return run, algorithm
+
+
+@pytest.mark.slow
+def test_offline_rows_that_were_drawn_are_trained_on_whatever_comes(tmp_path: Path) -> None:
+    run, algorithm = offline(tmp_path, "max_steps=5")
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.step == 2
+    assert algorithm.steps == [0.0, 1.0]
+    state = json.loads((tmp_path / run.name / "checkpoints" / "step-00000002" / "state.json").read_text())
+    assert state["batches"]["stream"]["next_id"] == 8
+
+
+@pytest.mark.slow
+def test_offline_evaluation_prepares_as_training_does(tmp_path: Path) -> None:
+    options = ("max_steps=2", "evaluation={every_steps: 2, max_prompts: 1}", "checkpoint.at_end=false")
+    run, algorithm = offline(tmp_path, *options)
+    path = run.fit()
+    assert algorithm.steps == [0.0, 1.0, 2.0]
+    assert float(rows(path)[-1]["eval/arithmetic/loss"]) > 0
+
+
+@pytest.mark.slow
+def test_data_that_ends_is_trained_to_the_last_row_evaluated_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    options = ("data.init_args.num_examples=9", "num_minibatches=8", "evaluation={at_end: true, max_prompts: 2}",
+               "max_steps=null")  # fmt: skip
+    run = trainer("quickstart_inline", tmp_path, *options, "rollout.num_epochs=1").fit()
+    assert [bool(row["eval/arithmetic/reward"]) for row in rows(run)] == [False, False, True]
+    with pytest.raises(ValueError, match=r"nothing is left to train: at step 3 .* raise rollout.num_epochs"):
+        trainer("quickstart_inline", tmp_path, *options, "rollout.num_epochs=1").fit(resume="auto")
+    trainer("quickstart_inline", tmp_path, *options, "rollout.num_epochs=2").fit(resume="auto")
+    assert [bool(row["eval/arithmetic/reward"]) for row in rows(run)] == [False, False, True, False, False, True]
+
+
+@pytest.mark.slow
+def test_a_finished_run_says_so_and_can_be_gone_back_in(tmp_path: Path) -> None:
+    options = ("max_steps=2", "checkpoint.every_steps=1")
+    checkpoints = trainer("quickstart_inline", tmp_path, *options).fit() / "checkpoints"
+    with pytest.raises(ValueError, match=r"nothing is left to train: .* is at step 2 and max_steps is 2; raise max_s"):
+        trainer("quickstart_inline", tmp_path, *options).fit(resume="auto")
+    with pytest.raises(ValueError, match="is at step 2 and max_steps is 1"):
+        trainer("quickstart_inline", tmp_path, "max_steps=1").fit(resume="auto")
+    trainer("quickstart_inline", tmp_path, *options).fit(resume=str(checkpoints / "step-00000001"))
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["abandoned-1", "step-00000001", "step-00000002"]
+
+
+class Versions(Callback):
+    """Which version the engine held at each evaluation."""
+
+    def __init__(self) -> None:
+        self.synced: list[int] = []
+        self.evaluated: list[tuple[int, int]] = []
+
+    @hookimpl
+    def weights_synced(self, version: int) -> None:
+        self.synced.append(version)
+
+    @hookimpl
+    def evaluate_end(self, step: int) -> None:
+        self.evaluated.append((step, self.synced[-1]))
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_of_the_step_it_is_named_after(tmp_path: Path) -> None:
+    run = trainer("quickstart_inline", tmp_path, "max_steps=4", "sync.interval=3", "rollout.max_staleness=2",
+                  "evaluation={at_start: true, every_steps: 2, max_prompts: 2}", "checkpoint.at_end=false")  # fmt: skip
+    run.callbacks = [versions := Versions()]
+    path = run.fit()
+    assert versions.synced == [0, 2, 3, 4]
+    assert versions.evaluated == [(0, 0), (2, 2), (4, 4)]
+    assert "sync/probe_difference" in next(row for row in rows(path) if row["step"] == "1")
+
+
+class Finished(Callback):
+    """Counts finished groups on the event loop and as they are told; the step waits until 12 were finished."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Semaphore(0)
+        self.told = 0
+
+    @hookimpl
+    def group_ready(self) -> None:
+        self.ready.release()
+
+    @hookimpl
+    def rollout_finish(self) -> None:
+        self.told += 1
+
+    @hookimpl
+    def step_end(self) -> None:
+        assert all(self.ready.acquire(timeout=30) for _ in range(12))
+
+
+@pytest.mark.slow
+def test_groups_that_finish_after_the_last_batch_are_told_too(tmp_path: Path) -> None:
+    run = trainer("quickstart_inline", tmp_path, "max_steps=1", "rollout.max_staleness=1", "checkpoint.at_end=false")
+    run.callbacks = [finished := Finished()]
+    run.fit()
+    assert finished.told == 12
+
+
+@pytest.mark.slow
+def test_evaluation_of_a_checkpoint_and_of_its_export_is_that_of_the_run(tmp_path: Path) -> None:
     options = ("evaluation.max_prompts=20", "evaluation.sampling={temperature: 0.0, max_new_tokens: 6}")
     run = trainer("quickstart", tmp_path, "max_steps=2", "evaluation.at_end=true", *options).fit()
     (name,) = [key for key in rows(run)[-1] if key.startswith("eval/") and key.endswith("/pass@1")]
     checkpoint = run / "checkpoints" / "step-00000002"
     values = trainer("quickstart", tmp_path, *options).evaluate(checkpoint=str(checkpoint))
     assert values[name] == float(rows(run)[-1][name])
+    judge = trainer("quickstart", tmp_path / "elsewhere", *options)
+    before = judge.policy.model
+    assert judge.evaluate(checkpoint=str(checkpoint / "hf")) == values
+    assert judge.policy.model is before
+    (config,) = (tmp_path / "elsewhere").rglob("config.yaml")
+    assert str(checkpoint / "hf") in config.read_text()
+
+
+@pytest.mark.slow
+def test_the_command_line_says_where_the_traceback_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--config", "quickstart_inline", "--runs_dir", str(tmp_path), "--data.init_args.num_eval", "0"]
+    assert main(["evaluate", *options]) == 1
+    found = re.search(
+        r"failed: ValueError: there is nothing to evaluate on.*\n\(traceback: (.*)\)", capsys.readouterr().err
+    )
+    assert found is not None
+    assert "Traceback" in Path(found[1]).read_text()
+    (tmp_path / "quickstart_inline" / "config.yaml").write_text("{}")
+    assert main(["fit", *options]) == 1
+    assert "traceback" not in capsys.readouterr().err, "no directory was opened, so none was written"
 
 
 @pytest.mark.slow

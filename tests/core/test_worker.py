@@ -1,0 +1,180 @@
+"""RoleWorker under RoleGroup: batches split over real ranks of one process, and what a rank does for each role."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from areal_lit import hookimpl
+from areal_lit.batching import pack
+from areal_lit.contracts import Algorithm, Callback, Rank, Strategy, WorkerGroup
+from areal_lit.plugins import fingerprint
+from areal_lit.roles import Role, RoleGroup
+from areal_lit.testing.strategy_case import PlainSGD
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.testing.toy import RaggedGroups
+from areal_lit.token_batch import TokenBatch
+from areal_lit.types import ModelSpec
+from areal_lit.worker import RoleWorker
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_single.strategy import Single
+
+LOGPROB = frozenset({"logprob"})
+
+
+class Pairs(Single):
+    """A model of its own on every rank; each two ranks share a data shard, as tensor-parallel ones do."""
+
+    needs_one_rank = False
+
+    def setup(self, spec: ModelSpec, *, rank: Rank = Rank(), **settings: Any) -> None:  # noqa: B008 - frozen
+        super().setup(spec, **settings)
+
+    def data_shards(self, num_ranks: int) -> Sequence[int]:
+        return [rank // 2 for rank in range(num_ranks)]
+
+
+class Workers(WorkerGroup):
+    """RoleWorkers in this process; keeps what each rank was given."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.name = "workers"
+        self.num_ranks = num_ranks
+        self.workers = [RoleWorker(Rank(rank=rank, num_ranks=num_ranks)) for rank in range(num_ranks)]
+        self.given: dict[str, Sequence[Any]] = {}
+
+    def call(
+        self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float
+    ) -> list[Future[Any]]:
+        self.given[method] = per_rank or ()
+        futures = []
+        for rank, worker in enumerate(self.workers):
+            own = [copy.copy(arg) if isinstance(arg, Strategy) else arg for arg in args]
+            futures.append(done(getattr(worker, method), *([per_rank[rank]] if per_rank else []), *own))
+        return futures
+
+    def stop(self) -> None: ...
+
+
+def done(call: Callable[..., Any], *args: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call(*args))
+    except (ValueError, RuntimeError) as error:
+        future.set_exception(error)
+    return future
+
+
+def started(
+    directory: Path, *, strategy: Single | None = None, num_ranks: int = 1, name: str = "policy", head: Any = "lm",
+    algorithm: Algorithm | None = None, callbacks: Sequence[Callback] = (), expected: Mapping[str, str] | None = None,
+    workers: Workers | None = None,
+) -> tuple[RoleGroup, Workers]:  # fmt: skip
+    strategy, workers, algorithm = strategy or Single(), workers or Workers(num_ranks), algorithm or GRPO()
+    role = Role(model=tiny_spec(directory), strategy=strategy, optimizer=PlainSGD(lr=0.5), num_ranks=num_ranks)
+    group = RoleGroup(name, role, workers, watch=lambda: None, timeout_s=5.0)
+    prints = fingerprint([strategy, algorithm]) if expected is None else expected
+    group.wait(
+        group.start(head=head, num_steps=None, algorithm=algorithm, callbacks=callbacks, fingerprint=prints), "setup"
+    )
+    return group, workers
+
+
+def batch(algorithm: Algorithm | None = None) -> TokenBatch:
+    """Weighed, with proximal log-probs of 0."""
+    algorithm = algorithm or GRPO()
+    groups = RaggedGroups().draw(np.random.default_rng(2), num_groups=4)
+    packed = pack(groups, algorithm_columns=algorithm.columns)
+    return algorithm.weigh(algorithm.prepare(packed.with_columns(proximal=torch.zeros(packed.num_tokens))))
+
+
+def is_fill(microbatch: TokenBatch) -> bool:
+    return not bool(microbatch["loss_mask"].any()) and not bool(microbatch["token_weight"].any())
+
+
+def test_outputs_of_all_shards_come_back_in_the_batchs_order(tmp_path: Path) -> None:
+    whole = batch()
+    group, workers = started(tmp_path, strategy=Pairs(max_tokens_per_microbatch=18), num_ranks=4)
+    ours = group.forward(whole, LOGPROB).logprob_T
+    theirs = started(tmp_path)[0].forward(whole, LOGPROB).logprob_T
+    assert ours is not None
+    assert theirs is not None
+    assert torch.unique(theirs[whole["loss_mask"]]).numel() > 20
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    of_rank = workers.given["forward"]
+    assert of_rank[0] is of_rank[1]
+    assert of_rank[2] is of_rank[3]
+    assert [is_fill(m) for rank in (0, 2) for m in of_rank[rank]].count(True) == 1  # shards are not equally long
+
+
+def test_loss_and_metrics_of_shards_are_those_of_the_whole(tmp_path: Path) -> None:
+    whole = batch()
+    group, _ = started(tmp_path, strategy=Pairs(max_tokens_per_microbatch=18), num_ranks=4)
+    ours = {m.name: m.value for m in group.evaluate(whole)}
+    theirs = {m.name: m.value for m in started(tmp_path)[0].evaluate(whole)}
+    assert ours["train/loss"] != 0
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize(("algorithm", "has_entropy"), [(GRPO(), False), (GRPO(with_entropy=True), True)])
+def test_objectives_get_entropy_when_the_algorithm_needs_it(
+    tmp_path: Path, algorithm: Algorithm, has_entropy: bool
+) -> None:
+    group, _ = started(tmp_path, algorithm=algorithm)
+    metrics = group.collect(group.optimizer_step(batch(algorithm)), "optimizer_step")
+    assert ("train/entropy" in {m.name for m in metrics}) == has_entropy
+
+
+def test_a_role_without_objective_is_not_trained(tmp_path: Path) -> None:
+    policy, workers = started(tmp_path)
+    reference, _ = started(tmp_path, name="reference", workers=workers)
+    start = policy.forward(batch(), LOGPROB).logprob_T
+    with pytest.raises(ValueError, match="no objective for role 'reference'"):
+        reference.wait(reference.optimizer_step(batch()), "optimizer_step")
+    policy.wait(policy.optimizer_step(batch()), "optimizer_step")
+    assert start is not None
+    moved, stayed = (group.forward(batch(), LOGPROB).logprob_T for group in (policy, reference))
+    assert moved is not None
+    assert stayed is not None
+    assert torch.equal(stayed, start)
+    assert not torch.equal(moved, start)
+
+
+def test_a_value_role_gives_values(tmp_path: Path) -> None:
+    critic, _ = started(tmp_path, name="critic", head="value")
+    outputs = critic.forward(batch(), frozenset({"value"}))
+    assert outputs.logprob_T is None
+    assert outputs.value_T is not None
+    assert outputs.final_value_S is not None
+    assert outputs.final_value_S.shape == (batch().num_segments,)
+
+
+def test_another_version_than_the_controllers_is_refused(tmp_path: Path) -> None:
+    ours = fingerprint([GRPO()])
+    with pytest.raises(RuntimeError, match=r"GRPO: .* here, areal-lit 0\.0 on the controller"):
+        started(tmp_path, expected=dict.fromkeys(ours, "areal-lit 0.0"))
+
+
+class Watcher(Callback):
+    """Keeps the role of every optimizer step, and whether there were gradients."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    @hookimpl
+    def before_optimizer_step(self, model: torch.nn.Module, role: str) -> None:
+        self.seen.append((role, any(p.grad is not None for p in model.parameters())))
+
+
+def test_callbacks_hear_of_optimizer_steps_with_the_role(tmp_path: Path) -> None:
+    watcher = Watcher()
+    group, _ = started(tmp_path, callbacks=[watcher])
+    group.wait(group.optimizer_step(batch()), "optimizer_step")
+    assert watcher.seen == [("policy", True)]

@@ -47,7 +47,8 @@ class HookSpecs:
 
     @hookspec
     def rollout_finish(self, trainer: Trainer, group: Group) -> None:
-        """notify: a group is complete and scored. Queued from the event loop to the training thread."""
+        """notify: a group is complete and scored. Queued from the event loop to the training thread, told before the
+        next batch is prepared and when the loop has ended."""
 
     @hookspec
     def batch_ready(self, trainer: Trainer, batch: TokenBatch, step: int) -> None:
@@ -101,11 +102,12 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def should_sync_weights(self, trainer: Trainer, step: int) -> bool | None:
-        """policy: whether to sync after this step. The default: every ``sync.interval`` steps and after the last."""
+        """policy: whether to sync after this step. The default: every ``sync.interval`` steps and after the last. An
+        evaluation is preceded by a sync in any case."""
 
     @hookspec(firstresult=True)
     def should_evaluate(self, trainer: Trainer, step: int) -> bool | None:
-        """policy: whether to evaluate after ``step`` steps (0: before training)."""
+        """policy: whether to evaluate after ``step`` steps (0: before training). Asked before the sync."""
 
     @hookspec(firstresult=True)
     def should_checkpoint(self, trainer: Trainer, step: int) -> bool | None:
@@ -115,4 +117,5 @@ class HookSpecs:
 
     @hookspec
     def phase(self, trainer: Trainer, name: PhaseName, step: int) -> AbstractContextManager[object] | None:
-        """context: a manager entered around a phase of the loop; timing and tracing live here."""
+        """context: a manager entered around a phase of the loop; timing and tracing live here. It sees an exception of
+        the phase, but cannot swallow it."""

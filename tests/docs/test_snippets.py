@@ -130,8 +130,11 @@ class Desk:
                 continue
             assert words[0] == "areal-lit", f"cannot run {line!r}: say why with not-run=..."
             arguments = [re.sub(r"step-\d{8}", f"step-{STEPS:08d}", word) for word in words[1:]]
+            arguments += SHORT.get(arguments[0], [])
+            if "--resume" in arguments:
+                arguments += ["--max_steps", str(2 * STEPS)]
             ran = subprocess.run(
-                [sys.executable, "-m", "areal_lit", *arguments, *SHORT.get(arguments[0], ())],
+                [sys.executable, "-m", "areal_lit", *arguments],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.installed), *sys.path])},
                 capture_output=True, text=True, timeout=240,
             )  # fmt: skip

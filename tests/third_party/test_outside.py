@@ -1,9 +1,13 @@
-"""A real outside distribution: built as a wheel, installed beside areal-lit, and trained with by recipe alone."""
+"""Real outside distributions: built as wheels, installed beside areal-lit, and used by recipe alone.
+
+One works, the other is broken in every way there is.
+"""
 
 from __future__ import annotations
 
 import csv
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = Path(__file__).parent / "outside"
+BROKEN = Path(__file__).parent / "broken_plugin"
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +32,10 @@ def _run(*command: str | Path, cwd: Path, expect: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtualenv that holds both wheels; their dependencies come from the running environment."""
+    """A fresh virtualenv that holds the wheels; their dependencies come from the running environment."""
     base = tmp_path_factory.mktemp("outside")
     wheels = base / "wheels"
-    for project in (ROOT, OUTSIDE):
+    for project in (ROOT, OUTSIDE, BROKEN):
         _run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, project, cwd=base)
     venv.create(base / "venv", with_pip=True)
     python = base / "venv" / "bin" / "python"
@@ -68,3 +73,35 @@ def test_a_recipe_trains_with_them_on_spawned_processes(environment: Path, tmp_p
     assert int(tally["rollout_finish"]) >= 4 * 8
     marks = (tmp_path / "rank_marks.txt").read_text().split()
     assert (marks.count("policy"), marks.count("critic")) == (4, 4)
+
+
+def test_outside_plugins_pass_the_conformance_suites(environment: Path, tmp_path: Path) -> None:
+    shutil.copy(OUTSIDE / "conformance.py", tmp_path)  # away from the source, so that the installed package is tested
+    said = _run(environment / "python", "-m", "pytest", "-q", "conformance.py", cwd=tmp_path)
+    assert "4 passed" in said
+
+
+def test_a_broken_distribution_is_listed_with_its_tracebacks(environment: Path, tmp_path: Path) -> None:
+    said = _run(environment / "areal-lit", "plugins", "--broken", cwd=tmp_path, expect=1)
+    for name in ("broken", "missing", "from_the_future"):
+        assert name in said
+    assert "ImportError: libreward.so.7" in said
+    assert "has no class or module 'NoSuchClass'" in said
+    assert "upgrade areal-lit or install an older release" in said
+    assert "areal-outside" not in said
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("--reward=broken", "ImportError: libreward.so.7"),
+        ("--filters=[missing]", "has no class or module 'NoSuchClass'"),
+        ("--callbacks=[from_the_future]", r"areal-broken 0.3.0"),
+    ],
+)
+def test_selecting_a_broken_plugin_is_refused_with_the_reason(
+    environment: Path, tmp_path: Path, override: str, reason: str
+) -> None:
+    said = _run(environment / "areal-lit", "fit", "--config", OUTSIDE / "recipe.yaml", override, cwd=tmp_path, expect=2)
+    assert reason in said
+    assert not (tmp_path / "runs").exists()

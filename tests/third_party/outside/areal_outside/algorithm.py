@@ -38,9 +38,10 @@ class Rewarmed(Algorithm):
         return {"policy": self._policy, "critic": self._critic}
 
     def _policy(self, outputs, batch):
-        share = masked_metric("outside_share_positive", (batch["tempered"] > 0).float(), batch["loss_mask"])
-        return Loss(values=-batch["tempered"] * outputs.logprob_T, metrics=(share,))
+        tempered_T = batch["tempered"].where(batch["loss_mask"], 0.0)
+        share = masked_metric("outside_share_positive", (tempered_T > 0).float(), batch["loss_mask"])
+        return Loss(values=-tempered_T * outputs.logprob_T, metrics=(share,))
 
     def _critic(self, outputs, batch):
-        error_T = (outputs.value_T - batch["target"]) ** 2
+        error_T = (outputs.value_T - batch["target"]).where(batch["loss_mask"], 0.0) ** 2
         return Loss(values=error_T, metrics=(masked_metric("squared_error", error_T, batch["loss_mask"]),))

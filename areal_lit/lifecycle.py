@@ -10,7 +10,6 @@ import copy
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.checkpoint import CheckpointStore, read_state
-from areal_lit.contracts import Callback, Death, GroupSpec, Process, ProcessDied, RunLogger, WorkerGroup
-from areal_lit.hookspecs import RANK_HOOKS
+from areal_lit.contracts import Callback, Death, Process, ProcessDied, RunLogger
 from areal_lit.interrupts import Interrupts
 from areal_lit.offline import OfflineBatches
 from areal_lit.online import Online
-from areal_lit.plugins import create_plugin_manager, fingerprint, load_defaults
+from areal_lit.plugins import create_plugin_manager, load_defaults
 from areal_lit.policies import DefaultPolicies, PhaseClock
+from areal_lit.processes import set_up, start_engines, start_roles
 from areal_lit.prompts import PromptStream
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
@@ -34,7 +33,6 @@ from areal_lit.run import Run, Status
 from areal_lit.run_data import RunData
 from areal_lit.run_directory import RunDirectory
 from areal_lit.run_state import RunState
-from areal_lit.validation import components, roles
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -127,9 +125,9 @@ class Lifecycle:
         self._exit.enter_context(self._interrupts)
         self._exit.callback(trainer.launcher.stop)
         trainer.launcher.setup(directory.logs, self._on_death)
-        groups = self._start_roles()
-        setups = {name: self._set_up(group, callbacks) for name, group in groups.items()}
-        engines = [] if trainer.algorithm.offline else self._start_engines()
+        groups = start_roles(trainer, watch=self._watch)
+        setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
+        engines = start_engines(trainer)
         data = self._load_data()
         batches = self._start_batches(data, groups["policy"], engines, hook, directory)
         for name, futures in setups.items():
@@ -182,44 +180,6 @@ class Lifecycle:
         self._hook = create_plugin_manager(callbacks, core=core).hook
         self._hook.configure(trainer=trainer)
         return callbacks, self._hook
-
-    def _start_roles(self) -> dict[str, RoleGroup]:
-        groups: dict[str, WorkerGroup] = {}
-        present = roles(self._trainer)
-        for name, role in present.items():
-            if role.colocate_with is None:
-                groups[name] = self._trainer.launcher.start_group(
-                    GroupSpec(
-                        name=name,
-                        target="areal_lit.worker:RoleWorker",
-                        num_ranks=role.num_ranks,
-                        num_threads=role.num_threads,
-                        num_gpus=role.num_gpus,
-                    )
-                )
-        timeout_s = self._trainer.call_timeout_s
-        return {
-            name: RoleGroup(name, role, groups[role.colocate_with or name], watch=self._watch, timeout_s=timeout_s)
-            for name, role in present.items()
-        }
-
-    def _set_up(self, group: RoleGroup, callbacks: Sequence[Callback]) -> list[Future[Any]]:
-        trainer = self._trainer
-        return group.start(
-            head=trainer.algorithm.heads.get(group.name, "value" if group.name == "critic" else "lm"),
-            num_steps=trainer.max_steps,
-            algorithm=trainer.algorithm,
-            callbacks=[c for c in callbacks if any(hasattr(c, hook) for hook in RANK_HOOKS)],
-            fingerprint=fingerprint(components(trainer).values()),
-        )
-
-    def _start_engines(self) -> list[Process]:
-        trainer = self._trainer
-        assert trainer.inference is not None
-        specs = trainer.inference.processes(
-            trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic
-        )
-        return [trainer.launcher.start_process(spec) for spec in specs]
 
     def _load_data(self) -> RunData:
         trainer = self._trainer

@@ -67,6 +67,9 @@ class OfflineBatches:
         """There is no behaviour policy to drift from."""
         return []
 
+    def check_step(self, metrics: Sequence[Metric], step: int) -> None:
+        """Neither after training."""
+
 
 def encode_row(algorithm: Algorithm, prompt: Prompt, codec: TextCodec) -> Group:
     """The group an offline algorithm makes of one row; errors name the row."""

@@ -125,6 +125,10 @@ class Online:
         """Alarm when behaviour and proximal log-probs of on-version tokens drift apart."""
         return self._alarm.check(batch, step) if "proximal" in batch else []
 
+    def check_step(self, metrics: Sequence[Metric], step: int) -> None:
+        """The same alarm where ranks compared their current log-probs, for want of proximal ones."""
+        self._alarm.check_metrics(metrics, step)
+
     def evaluate(self, prompts: Sequence[Prompt], source: Source, *, timeout_s: float) -> list[Group]:
         settings = self._trainer.evaluation
         return self._loop.evaluate(

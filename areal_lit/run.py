@@ -119,7 +119,9 @@ class Run:
             weighed = trainer.algorithm.weigh(minibatch)
             running = {name: group.optimizer_step(weighed) for name, group in trained.items()}
             for name, futures in running.items():
-                self._metrics += trained[name].collect(futures, "optimizer_step")
+                metrics = trained[name].collect(futures, "optimizer_step")
+                self.batches.check_step(metrics, trainer.step)
+                self._metrics += metrics
         for group in trained.values():
             group.end_step()
 

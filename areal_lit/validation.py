@@ -27,7 +27,7 @@ def components(trainer: Trainer) -> dict[str, Component]:
 
 def _walk(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """A value and whatever its constructor was given, with paths. What objects hold beside that is their own."""
-    cls = type(value)
+    cls: Any = type(value)
     inner: dict[str, Any] = {}
     if not path or isinstance(value, Component) or dataclasses.is_dataclass(value) or getattr(cls, "__final__", False):
         inner = {name: getattr(value, name, getattr(value, f"_{name}", None)) for name in parameters_of(cls)}
@@ -114,8 +114,9 @@ def _reward_rules(trainer: Trainer) -> Iterator[str]:
         return
     untravelled: list[str] = []
     for path, component in components(trainer).items():
-        is_pooled = isinstance(component, Reward) and not inspect.iscoroutinefunction(component.score)
-        if is_pooled and not any(path.startswith(f"{outer}.") for outer in untravelled):
+        if not isinstance(component, Reward) or inspect.iscoroutinefunction(component.score):
+            continue
+        if not any(path.startswith(f"{outer}.") for outer in untravelled):
             try:
                 check_travels({path: component})
             except ValueError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Rank, Strategy, WeightTransport
 from areal_lit.plugins import check_fingerprint, create_plugin_manager
-from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs
+from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource
 from areal_lit.weight_sync import as_announced
 
@@ -26,6 +26,7 @@ class RoleWorker:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._held: dict[str, _Held] = {}
+        self._moved: set[str] = set()
 
     def setup(
         self,
@@ -56,7 +57,11 @@ class RoleWorker:
 
     def optimizer_step(self, microbatches: Sequence[TokenBatch], role: str) -> list[Metric]:
         held = self._held[role]
-        return held.strategy.optimizer_step(microbatches, self._objective(role), held.outputs)
+        objective = self._objective(role)
+        if role not in self._moved:
+            objective = reporting_mismatch(objective)
+            self._moved.add(role)
+        return held.strategy.optimizer_step(microbatches, objective, held.outputs)
 
     def evaluate(self, microbatches: Sequence[TokenBatch], role: str) -> list[Metric]:
         held = self._held[role]
@@ -64,6 +69,7 @@ class RoleWorker:
 
     def end_step(self, role: str) -> None:
         self._held[role].strategy.end_step()
+        self._moved.discard(role)
 
     def manifest(self, role: str) -> tuple[TensorInfo, ...]:
         return self._held[role].strategy.manifest()
@@ -85,3 +91,26 @@ class RoleWorker:
         if objective is None:
             raise ValueError(f"the algorithm has no objective for role {role!r}; it cannot be trained or evaluated")
         return objective
+
+
+def reporting_mismatch(objective: Objective) -> Objective:
+    """The objective, with a metric of how far engine and trainer differ on tokens drawn with the weights of this step.
+
+    For a step's first mini-batch, before the weights move. Where ``proximal`` was recomputed, that is compared instead.
+    """
+
+    def watched(outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        loss = objective(outputs, batch)
+        if outputs.logprob_T is None or "proximal" in batch or "step" not in batch.scalars:
+            return loss
+        drawn_T = batch["loss_mask"] & (batch["version"] == batch.scalars["step"])
+        if not drawn_T.any():
+            return loss
+        difference_T = (outputs.logprob_T.detach() - batch["logprob"]).abs()
+        mismatch = (
+            masked_metric("logprob_mismatch", difference_T, drawn_T),
+            masked_metric("logprob_mismatch_max", difference_T, drawn_T, "max"),
+        )
+        return replace(loss, metrics=(*loss.metrics, *mismatch))
+
+    return watched

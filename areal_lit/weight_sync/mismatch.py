@@ -6,6 +6,7 @@ Shapes: n tokens of one sequence, T packed tokens of a batch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_LIMITS = {"float32": (1e-3, 1e-2)}
 LOW_PRECISION_LIMITS = (0.05, 0.25)
+MISMATCH = "train/logprob_mismatch"
 
 
 class MismatchError(RuntimeError):
@@ -49,24 +51,35 @@ class MismatchAlarm:
         """
         chosen_T = batch["loss_mask"] & (batch["version"] == version)
         behaviour, proximal = batch["logprob"][chosen_T].numpy(), batch["proximal"][chosen_T].numpy()
-        return self.judge(behaviour, proximal, "train/logprob_mismatch", f"the batch trained on at version {version}")
+        return self.judge(behaviour, proximal, MISMATCH, f"the batch trained on at version {version}")
 
     def judge(self, engine: FloatArray, trainer: FloatArray, name: str, where: str) -> list[Metric]:
         """Mean (``name``) and largest (``name_max``) absolute difference of two arrays [n]. Raises MismatchError."""
         if not len(engine):
             return []
         difference = np.abs(np.asarray(engine, dtype=np.float64) - np.asarray(trainer, dtype=np.float64))
-        mean, largest = float(difference.mean()), float(difference.max())
+        mean = Metric(name=name, sum=float(difference.sum()), count=float(len(engine)))
+        largest = Metric(name=f"{name}_max", sum=float(difference.max()), reduction="max")
+        self.judge_metrics(mean, largest, where)
+        return [mean, largest]
+
+    def check_metrics(self, metrics: Sequence[Metric], version: int) -> None:
+        """The same for a step whose ranks compared their current log-probs, where there are no proximal ones."""
+        found = {metric.name: metric for metric in metrics}
+        if MISMATCH in found:
+            self.judge_metrics(found[MISMATCH], found[f"{MISMATCH}_max"], f"the step trained on at version {version}")
+
+    def judge_metrics(self, mean: Metric, largest: Metric, where: str) -> None:
+        """Warn or raise MismatchError, as the mean says."""
         message = (
-            f"log-probs of engine and trainer differ by {mean:.3g} on average (largest {largest:.3g}, {len(engine)} "
-            f"tokens) in {where}; the limits are {self.warn_above:g} (warn) and {self.abort_above:g} (end)"
+            f"log-probs of engine and trainer differ by {mean.value:.3g} on average (largest {largest.value:.3g}, "
+            f"{mean.count:.0f} tokens) in {where}; the limits are {self.warn_above:g} (warn) and "
+            f"{self.abort_above:g} (end)"
         )
-        if not mean <= self.abort_above:  # NaN ends the run too
+        if not mean.value <= self.abort_above:  # NaN ends the run too
             raise MismatchError(
                 f"{message}. The engine holds other weights than the trainer, reuses old KV, or computes otherwise; "
                 "if the difference is right for this precision, raise sync.abort_above"
             )
-        if mean > self.warn_above:
+        if mean.value > self.warn_above:
             logger.warning("%s", message)
-        total = Metric(name=name, sum=float(difference.sum()), count=float(len(engine)))
-        return [total, Metric(name=f"{name}_max", sum=largest, reduction="max")]

@@ -55,6 +55,11 @@ class RowData(DataModule):
         self._evaluation: dict[str, Source] = {}
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
+        if trainer.template_kwargs and trainer.data is self and not (self.columns.chat or self.columns.messages):
+            yield (
+                f"template_kwargs {dict(trainer.template_kwargs)} has no effect on prompts of plain text; set chat: "
+                "true, or leave it out"
+            )
         if self.max_prompt_tokens is None:
             return
         budget = trainer.policy.strategy.max_tokens_per_microbatch

@@ -132,6 +132,10 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"data": Jsonl(files=["x"], max_prompt_tokens=16_200)},
         "max_prompt_tokens 16200 and rollout.sampling.max_new_tokens 256 together do not fit",
     ),
+    "template": (
+        lambda: {"data": Jsonl(files=["x"]), "template_kwargs": {"enable_thinking": False}},
+        "data: template_kwargs {'enable_thinking': False} has no effect on prompts of plain text",
+    ),
     "length for a reference": (
         lambda: {
             "algorithm": GRPO(kl_weight=0.1), "reference": frozen(strategy=Single(max_tokens_per_microbatch=100))
@@ -220,6 +224,11 @@ def test_validation_walks_what_constructors_were_given_and_nothing_else() -> Non
         "algorithm", "policy.strategy", "policy.optimizer", "data", "data.sources.loaded.data", "launcher", "inference",
         "transport", "workflow", "reward", "reward.parts.right", "evaluation.data.sums",
     }  # fmt: skip
+
+
+def test_the_template_arguments_of_chat_prompts_are_right() -> None:
+    thinking = {"enable_thinking": False}
+    assert broken_rules(trainer(data=Jsonl(files=["x"], chat=True), template_kwargs=thinking)) == []
 
 
 def test_a_role_refuses_less_than_nothing() -> None:

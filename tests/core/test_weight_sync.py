@@ -18,7 +18,7 @@ from areal_lit.contracts import InferenceBackend, Rank
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import CORE_COLUMNS, TokenBatch
-from areal_lit.types import Completion, TensorInfo
+from areal_lit.types import Completion, Metric, TensorInfo
 from areal_lit.weight_sync import MismatchAlarm, MismatchError, WeightSync, WeightSyncer, WeightSyncError
 from areal_lit_transports.memory import Memory, MemoryReceiver
 
@@ -333,3 +333,15 @@ def test_the_limits_follow_the_precision(caplog, off, dtype, outcome):
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match=r"sync\.\w+ must be"):
         WeightSync(**settings)
+
+
+def test_the_alarm_judges_what_ranks_compared():
+    def metrics(mean):
+        name = "train/logprob_mismatch"
+        return [Metric(name=name, sum=mean * 4, count=4), Metric(name=f"{name}_max", sum=mean, reduction="max")]
+
+    alarm = MismatchAlarm(WeightSync(), dtype="float32")
+    alarm.check_metrics([], 3)
+    alarm.check_metrics(metrics(1e-4), 3)
+    with pytest.raises(MismatchError, match=r"0\.05 on average .* 4 tokens\) in the step trained on at version 3"):
+        alarm.check_metrics(metrics(0.05), 3)

@@ -178,3 +178,30 @@ def test_callbacks_hear_of_optimizer_steps_with_the_role(tmp_path: Path) -> None
     group, _ = started(tmp_path, callbacks=[watcher])
     group.wait(group.optimizer_step(batch()), "optimizer_step")
     assert watcher.seen == [("policy", True)]
+
+
+def test_the_first_minibatch_tells_how_far_engine_and_trainer_differ(tmp_path: Path) -> None:
+    algorithm = GRPO(decoupled=False, old="behaviour")
+    groups = RaggedGroups().draw(np.random.default_rng(2), num_groups=4)
+    packed = pack(groups, algorithm_columns=algorithm.columns)
+    group, _ = started(tmp_path, strategy=Pairs(max_tokens_per_microbatch=18), num_ranks=4, algorithm=algorithm)
+    current = group.forward(packed, LOGPROB).logprob_T
+    assert current is not None
+    step = int(packed["version"].max())
+    drawn = packed["loss_mask"] & (packed["version"] == step)
+    off = packed.with_columns(logprob=torch.where(drawn, current + 0.25, packed["logprob"]))
+    weighed = algorithm.weigh(algorithm.prepare(off.with_scalars(step=float(step))))
+
+    def metrics() -> dict[str, float]:
+        futures = group.optimizer_step(weighed)
+        return {m.name: m.value for m in group.collect(futures, "optimizer_step")}
+
+    first, second = metrics(), metrics()
+    assert first["train/logprob_mismatch"] == pytest.approx(0.25, rel=1e-4)
+    assert first["train/logprob_mismatch_max"] == pytest.approx(0.25, rel=1e-4)
+    assert "train/logprob_mismatch" not in second  # the weights have moved
+    group.end_step()
+    assert metrics()["train/logprob_mismatch"] != pytest.approx(0.25, rel=1e-4)
+    weighed = weighed.with_scalars(step=float(step + 1))
+    group.end_step()
+    assert "train/logprob_mismatch" not in metrics()  # no token is of these weights

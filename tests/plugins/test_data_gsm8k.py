@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_solution_without_a_final_number_is_refused(solution):
 
 
 def test_a_missing_directory_is_a_broken_rule():
-    (rule,) = GSM8K(directory="nowhere").rules(None)
+    (rule,) = GSM8K(directory="nowhere").rules(SimpleNamespace(template_kwargs=None))
     assert "'nowhere' does not exist" in rule
 
 

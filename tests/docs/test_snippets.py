@@ -28,6 +28,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,17 @@ def test_links_and_tests_that_are_named_exist(document: Path) -> None:
     tests = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.joinpath("tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", text))
     assert {name for name in named if f"def {name}(" not in tests} == set()
+
+
+def test_the_run_from_python_in_the_readme_is_the_recipe() -> None:
+    from areal_lit import recipes
+
+    (block,) = [block for block in blocks(ROOT / "README.md") if block.attributes.get("file") == "train_sums.py"]
+    names: dict[str, Any] = {"__name__": "train_sums"}
+    exec(block.text.partition("print(trainer.fit())")[0], names)
+    ours, recipe = (recipes.describe_config(t) for t in (names["trainer"], recipes.load("quickstart_inline")))
+    differing = {key: (ours[key], recipe[key]) for key in recipe if ours[key] != recipe[key]}
+    assert set(differing) == {"reward", "name"}, differing
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:

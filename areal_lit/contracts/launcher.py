@@ -18,7 +18,8 @@ class ProcessSpec:
 
     Args:
         name: role and index, as in ``engine-0``; names the log file.
-        target: ``pkg.module:function``, called as ``function(listen_address, **kwargs)``; or
+        target: ``pkg.module:function``, called as ``function(listen_address, **kwargs)``; it returns when its client
+            disconnects, also one that only came to do that; or
         argv: a command line; ``{port}`` in it is replaced by a free port (``{port1}``... for more).
         kwargs: picklable arguments of ``target``.
         python: interpreter for ``target`` in another virtualenv; the default is this one.

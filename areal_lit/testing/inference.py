@@ -58,6 +58,7 @@ class InferenceSubject:
     async def generate(
         self, budget: int, *, seed: int = 0, prompt: IntArray | None = None, ignore_eos: bool = True,
         temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, stop_token_ids: tuple[int, ...] = (),
+        is_urgent: bool = False,
     ) -> Completion:  # fmt: skip
         """One request's completion."""
         sampling = Sampling(
@@ -68,7 +69,7 @@ class InferenceSubject:
         return await self.backend.generate(
             GenerateRequest(
                 request_id=f"check-{number}", token_ids=self.prompt if prompt is None else prompt, sampling=sampling,
-                seed=seed, prefix_group="check" if prompt is None else "",
+                seed=seed, prefix_group="check" if prompt is None else "", is_urgent=is_urgent,
             )
         )  # fmt: skip
 
@@ -249,6 +250,20 @@ async def check_cancel(s: InferenceSubject) -> None:
     s.check(await s.generate(4))
 
 
+async def check_urgent(s: InferenceSubject) -> None:
+    """A short urgent request overtakes a crowd of long ones, however many run at once."""
+    crowd = s.start(64, s.longest)
+    await asyncio.sleep(0)
+    urgent = asyncio.create_task(s.generate(4, is_urgent=True))
+    await asyncio.wait([urgent, *crowd[32:]], return_when=asyncio.FIRST_COMPLETED)
+    is_first = urgent.done()
+    for task in crowd:
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+    s.check(await urgent)
+    assert is_first, "an urgent request of 4 tokens waited for the longest ones, which had come before it"
+
+
 async def check_score(s: InferenceSubject) -> None:
     """``score``, where there is one, agrees with the reference."""
     completion = await s.generate(6)
@@ -279,7 +294,8 @@ Check = Callable[[InferenceSubject], Coroutine[Any, Any, None]]
 
 CHECKS: Sequence[Check] = (
     check_budget, check_stop, check_distribution, check_seeds, check_refusals, check_interrupt, check_pause_queues,
-    check_drain, check_update_in_flight, check_idempotent, check_prefix, check_cancel, check_score, check_close,
+    check_drain, check_update_in_flight, check_idempotent, check_prefix, check_cancel, check_urgent, check_score,
+    check_close,
 )  # fmt: skip
 
 

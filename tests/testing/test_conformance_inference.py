@@ -137,6 +137,16 @@ class HangsOnClose(FakeBackend):
         self.faults = Faults(hang_on=frozenset(range(10_000)))
 
 
+class QueuesUrgentLast(FakeBackend):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.slots = asyncio.Semaphore(8)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        async with self.slots:
+            return await super().generate(request)
+
+
 class ScoresShifted(FakeBackend):
     async def score(self, token_ids: Any, *, temperature: float = 1.0) -> Any:
         return np.roll(await super().score(token_ids, temperature=temperature), 1)
@@ -164,6 +174,7 @@ async def test_the_fake_conforms() -> None:
         (TakesAnyLength, "check_refusals"),
         (GeneratesTooEarly, "before the first update"),
         (HangsOnClose, "check_close"),
+        (QueuesUrgentLast, "check_urgent"),
         (ScoresShifted, "check_score"),
     ],
 )

@@ -45,6 +45,10 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
             for row in rows:
                 _check_example(source.examples[row], codec, f"{where}.examples[{row}]")
             _check_access(source, others[name], where, rows)
+            require(
+                source.reward is not None or bool(make().unrewarded()),
+                f"{where} brings no reward, but unrewarded() promises that all sources do; name what needs the trainer's",
+            )
     require(first.train() or first.evaluation(), "train() and evaluation() are both empty: there is nothing to run on")
     check_state(first, make)
 

@@ -132,5 +132,7 @@ def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str
     assert "exact_match" in capsys.readouterr().out
     assert main(["fit", "--policy.optimizer.help", "adamw"]) == 0
     assert "--policy.optimizer.lr  a number (required)" in capsys.readouterr().out
+    assert main(["fit", "--algorithm.help"]) == 0
+    assert "algorithm takes an algorithm; " in capsys.readouterr().out
     assert main(["fit", "--policy.optimiser.help"]) == 2
     assert "did you mean optimizer?" in capsys.readouterr().err

@@ -8,8 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers.utils import logging
 
-from areal_lit.models import end_token_ids, load_causal_lm, load_config, load_tokenizer, resolve
+from areal_lit.models import (
+    end_token_ids,
+    load_causal_lm,
+    load_config,
+    load_tokenizer,
+    resolve,
+    without_progress_bars,
+)
 from areal_lit.testing.tiny import tiny_spec, tiny_tokenizer
 from areal_lit.text import TextCodec
 from areal_lit.types import ModelSpec
@@ -54,6 +62,17 @@ def test_a_saved_model_loads_as_it_was(tmp_path: Path) -> None:
     assert again.config._attn_implementation == "eager"
     assert all(torch.equal(p, again.get_parameter(name)) for name, p in model.named_parameters())
     assert load_config(saved).hidden_size == 32
+
+
+def test_loading_and_saving_draw_no_progress_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = tiny_spec(tmp_path)
+    model = load_causal_lm(spec)
+    was_enabled = logging.is_progress_bar_enabled()
+    with without_progress_bars():
+        model.save_pretrained(tmp_path)
+    load_causal_lm(replace(spec, config=None))
+    assert logging.is_progress_bar_enabled() == was_enabled
+    assert capfd.readouterr().err == ""
 
 
 def test_end_tokens_come_from_tokenizer_and_generation_configuration(tmp_path: Path) -> None:

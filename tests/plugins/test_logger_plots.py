@@ -6,17 +6,35 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from areal_lit.rollout.metrics import consumed_metrics
 from areal_lit.testing import check_logger
+from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit_callbacks.progress import tokens_per_s
 from areal_lit_loggers.csv import Csv
-from areal_lit_loggers.plots import Plots, overview_figure, reward_figure, smoothed
+from areal_lit_loggers.plots import LABELS, Plots, overview_figure, reward_figure, smoothed
 
 CURVE = [(step, step / 10) for step in range(1, 11)]
 
 
 def test_keeps_the_contract(tmp_path):
     check_logger(Plots, tmp_path)
+
+
+def test_every_rollout_curve_is_of_a_metric_that_rollouts_report():
+    mask, versions = np.array([False, True, True]), np.array([-1, 1, 2])
+    prompt = Prompt(prompt_id=0, source="s", row=0, epoch=0, example=Example(prompt="p"))
+    trajectory = Trajectory(
+        token_ids=np.arange(3), loss_mask=mask, logprobs=np.zeros(3, dtype=np.float32), versions=versions,
+        prompt=prompt, reward=1.0,
+    )  # fmt: skip
+    groups = [Group(prompt=prompt, trajectories=(trajectory,) * 2)]
+    reported = {metric.name: metric.value for metric in consumed_metrics(groups, 3, by_source=False)}
+    assert {name for name in LABELS if name.startswith("rollout/")} <= set(reported)
+    assert (reported["rollout/tokens"], reported["rollout/length"], reported["rollout/staleness"]) == (4.0, 2.0, 1.5)
+    assert tokens_per_s({**reported, "time/step": 2.0}) == 2.0
 
 
 def test_reward_picture_has_title_axes_and_both_lines():

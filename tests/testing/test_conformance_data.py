@@ -119,6 +119,11 @@ class NotJson(Rows):
         return {"seen": {1, 2}}
 
 
+class Boasting(Rows):
+    def unrewarded(self):
+        return ()
+
+
 def test_a_sound_module_passes(codec):
     check_data(Rows, codec)
 
@@ -142,6 +147,7 @@ def test_one_example_is_enough(codec):
         (EagerLock, "does not pickle before setup"),
         (Nothing, "nothing to run on"),
         (NotJson, "plain JSON"),
+        (Boasting, r"brings no reward, but unrewarded\(\) promises"),
         (lambda: Rows(length=0), "is empty"),
     ],
 )

@@ -26,6 +26,7 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
         num_examples: how many of each source are looked at, spread over it.
     """
     first, second = make(), check_component(make, "data")
+    needs_reward = bool(first.unrewarded())
     first.setup(codec)
     second.setup(codec)
     for method in ("train", "evaluation"):
@@ -41,14 +42,14 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
         for name, source in sources.items():
             where = f"{method}()[{name!r}]"
             _check_source(source, where, name)
+            require(
+                source.reward is not None or needs_reward,
+                f"{where} brings no reward, but unrewarded() promises that all do; name what needs the trainer's",
+            )
             rows = _spread(len(source.examples), num_examples)
             for row in rows:
                 _check_example(source.examples[row], codec, f"{where}.examples[{row}]")
             _check_access(source, others[name], where, rows)
-            require(
-                source.reward is not None or bool(make().unrewarded()),
-                f"{where} brings no reward, but unrewarded() promises that all sources do; name what needs the trainer's",
-            )
     require(first.train() or first.evaluation(), "train() and evaluation() are both empty: there is nothing to run on")
     check_state(first, make)
 

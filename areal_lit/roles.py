@@ -74,6 +74,7 @@ class RoleGroup:
         self._group = group
         self._watch = watch
         self._timeout_s = timeout_s
+        self._manifest: tuple[TensorInfo, ...] | None = None
         shards = list(role.strategy.data_shards(role.num_ranks))
         self._shard_of_rank = shards
         self._num_shards = max(shards) + 1
@@ -115,9 +116,10 @@ class RoleGroup:
         self.wait(self._call("end_step", self.name), "end_step")
 
     def manifest(self) -> tuple[TensorInfo, ...]:
-        """What ``send`` will deliver."""
-        manifest: tuple[TensorInfo, ...] = self.wait(self._call("manifest", self.name), "manifest")[0]
-        return manifest
+        """What ``send`` will deliver; asked for once, since names and shapes never change."""
+        if self._manifest is None:
+            self._manifest = self.wait(self._call("manifest", self.name), "manifest")[0]
+        return self._manifest
 
     def send(self, transport: WeightTransport, source: WeightSource) -> list[Future[Any]]:
         """Start delivering weights on every rank."""

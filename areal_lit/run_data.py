@@ -33,8 +33,9 @@ class RunData:
 
     @classmethod
     def load(cls, trainer: Trainer) -> RunData:
-        """Have every data module read what it has."""
+        """Have every data module read what it has; the tokenizer is loaded too, while ranks load their models."""
         codec = TextCodec(trainer.policy.model, template_kwargs=trainer.template_kwargs)
+        codec.load()
         for module in (trainer.data, *trainer.evaluation.data.values()):
             module.setup(codec)
         sources = dict(trainer.data.train())

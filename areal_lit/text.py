@@ -32,13 +32,17 @@ class TextCodec:
         """The Hugging Face tokenizer."""
         return load_tokenizer(self.spec)
 
+    def load(self) -> None:
+        """Load the tokenizer now rather than on first use."""
+        _ = self.tokenizer
+
     def encode(self, text: str) -> IntArray:
         """Token ids of plain text, without special tokens, [n]."""
         return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
 
     def decode(self, token_ids: IntArray) -> str:
         """Text of generated tokens, special tokens left out."""
-        return cast(str, self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
+        return cast(str, self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> IntArray:
         """Chat messages through the model's template. Raises ValueError for a tokenizer without one."""

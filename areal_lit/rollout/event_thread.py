@@ -87,6 +87,18 @@ class EventThread:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call)
 
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that nobody waits for; what it raises ends every wait, as with ``fail``."""
+        if self._loop is None or not self._is_alive():
+            coroutine.close()
+            return
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).add_done_callback(self._hear)
+
+    def _hear(self, task: Future[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+
     def fail(self, error: BaseException) -> None:
         """End every current and future wait with this error; the first one counts. For any thread."""
         with self._lock:

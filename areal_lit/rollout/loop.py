@@ -62,7 +62,7 @@ class RolloutLoop:
             runner=self._runner, verdict=verdict, deterministic=deterministic,
             keep_finished=lambda: bool(hooks.rollout_finish.get_hookimpls()), on_failure=self._thread.fail,
         )  # fmt: skip
-        self._consumed_metrics: list[Metric] = []
+        self._metrics: list[Metric] = []
         self._deterministic = deterministic
 
     def start(self) -> None:
@@ -98,24 +98,31 @@ class RolloutLoop:
         Raises RuntimeError when no group can come any more: the failure budget is spent, all are rejected, or
         admission is closed at this version.
         """
-        groups = self._thread.run(
-            self._admission.take(step),
+
+        async def take() -> tuple[list[Group], list[Metric]]:
+            admission = self._admission
+            groups = await admission.take(step)
+            return groups, admission.counters.take(running=admission.num_running, ready=admission.num_ready)
+
+        groups, counters = self._thread.run(
+            take(),
             timeout_s=self._settings.wait_timeout_s,
             what=f"the {self._settings.groups_per_step} groups of step {step} (rollout.wait_timeout_s)",
             describe=self._admission.describe,
         )
-        self._consumed_metrics += consumed_metrics(groups, step, by_source=len(self._stream.source_names) > 1)
+        self._metrics += counters
+        self._metrics += consumed_metrics(groups, step, by_source=len(self._stream.source_names) > 1)
         return groups or None
 
     def set_version(self, version: int) -> None:
-        """The engine holds ``version`` now; admission grows with it."""
+        """The engine holds ``version`` now; admission grows with it. Returns at once: later waits come after it."""
 
         async def note() -> None:
             self._services.version = version
             if self._admission.is_open and not self._deterministic:
                 self._admission.admit()
 
-        self._call(note(), "the new version to be noted")
+        self._thread.spawn(note())
 
     def evaluate(
         self, prompts: Sequence[tuple[Prompt, Source]], *, samples: int, sampling: Sampling, timeout_s: float
@@ -136,14 +143,9 @@ class RolloutLoop:
         return [finished.popleft() for _ in range(len(finished))]
 
     def metrics(self) -> list[Metric]:
-        """``rollout/*`` since the last call."""
-
-        async def take() -> list[Metric]:
-            admission = self._admission
-            return admission.counters.take(running=admission.num_running, ready=admission.num_ready)
-
-        consumed, self._consumed_metrics = self._consumed_metrics, []
-        return [*consumed, *self._call(take(), "rollout counters")]
+        """``rollout/*`` up to the last ``next_batch``, since the last call."""
+        metrics, self._metrics = self._metrics, []
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the data with what is pending, and how many groups were consumed: one consistent cut."""

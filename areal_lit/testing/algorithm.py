@@ -112,9 +112,6 @@ def _check_weights(case: AlgorithmCase, groups: list[Group]) -> None:
     for role, objective in case.algorithm.objectives().items():
         loss = objective(case.visible(case.model(role)(weighed), role), weighed)
         name = loss.weight_column
-        assert name.endswith("_weight"), (
-            f"the weight column {name!r} must end in '_weight', so that fill can set it to 0"
-        )
         assert name in weighed, f"the loss of role {role!r} is per {loss.per}, but `weigh` did not fill {name!r}"
         weight = weighed[name]
         assert loss.values.shape == weight.shape, (

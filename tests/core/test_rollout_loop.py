@@ -46,6 +46,7 @@ from areal_lit.types import (
     Sampling,
     Trajectory,
     WeightSource,
+    merge_metrics,
 )
 from areal_lit_filters.equal_rewards import EqualRewards
 from areal_lit_workflows.single_turn import SingleTurn
@@ -167,7 +168,7 @@ def ids(groups: list[Group] | None) -> list[int]:
 
 
 def values(loop: RolloutLoop) -> dict[str, float]:
-    return {metric.name: metric.value for metric in loop.metrics()}
+    return {name: metric.value for name, metric in merge_metrics(loop.metrics()).items()}
 
 
 def run_steps(loop: RolloutLoop, engine: ScriptedEngine, steps: range) -> list[list[Group]]:

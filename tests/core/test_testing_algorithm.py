@@ -152,18 +152,6 @@ class UnmaskedMetric(Sound):
         return Loss(values=loss.values, metrics=(Metric(name="sum", sum=value, reduction="sum"),))
 
 
-class OddWeightName(Sound):
-    @property
-    def columns(self) -> Mapping[str, Dim]:
-        return {"advantage": "T", "share": "T"}
-
-    def weigh(self, minibatch: TokenBatch) -> TokenBatch:
-        return minibatch.with_columns(share=super().weigh(minibatch)["token_weight"])
-
-    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
-        return Loss(values=super().policy(outputs, batch).values, weight="share")
-
-
 def test_a_sound_algorithm_passes() -> None:
     check_algorithm(Sound())
 
@@ -187,7 +175,6 @@ def test_a_sound_algorithm_passes() -> None:
         (SmuggledColumn, "column 'mine' is not declared"),
         (WrongHeads, "must be the same"),
         (UnmaskedMetric, "metric 'policy/sum'"),
-        (OddWeightName, "must end in '_weight'"),
     ],
 )
 def test_planted_mutants_fail(mutant: type[Algorithm], rule: str) -> None:

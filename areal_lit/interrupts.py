@@ -1,4 +1,4 @@
-"""Interrupts: the first Ctrl-C or SIGTERM asks a run to end after the current step, the second ends it at once.
+"""Interrupts: the first Ctrl-C, SIGTERM or SIGHUP asks a run to end after the current step, the second ends it at once.
 
 A handler never raises into a wait that is to be survived: a step's data would be taken and lost with the exception.
 """
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """A context manager that takes over SIGINT and SIGTERM (in the main thread; elsewhere it does nothing).
+    """A context manager that takes over SIGINT, SIGTERM and SIGHUP (in the main thread; elsewhere it does nothing).
 
     Until ``is_patient`` is set, while nothing can be lost, the first signal raises KeyboardInterrupt too.
 

@@ -15,7 +15,7 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_patient_run_is_asked_first_and_ended_then(number: int) -> None:
     told: list[bool] = []
     interrupts = Interrupts(lambda: told.append(interrupts.requested))
@@ -36,10 +36,11 @@ def test_where_nothing_can_be_lost_the_first_signal_ends_the_run() -> None:
 
 
 def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     with Interrupts(lambda: None):
         assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_outside_the_main_thread_nothing_is_taken_over() -> None:

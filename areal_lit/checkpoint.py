@@ -108,6 +108,10 @@ class CheckpointStore:
             other.rename(aside / other.name)
         logger.warning("the run goes on from %s; moved %d other checkpoints to %s", path, len(abandoned), aside)
 
+    def names(self) -> list[str]:
+        """What its checkpoints are called, the oldest first; torn ones are among them."""
+        return [path.name for path in self._all()]
+
     def _all(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}*")) if self.directory.exists() else []
 
@@ -122,17 +126,22 @@ def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint directory; None for a whole one."""
     listing = path / "complete.json"
     if not listing.is_file():
+        inside = CheckpointStore(path / "checkpoints", keep_last=0).names()
+        if inside:
+            return f"it is a run's directory, not a checkpoint; checkpoints/ in it holds {', '.join(inside)}"
         return "it has no complete.json, so it was never finished (or is not a checkpoint)"
-    try:
-        sizes = json.loads(listing.read_text())
-    except ValueError:
-        return "complete.json is not readable JSON"
+    sizes = _read_object(listing)
+    if sizes is None:
+        return "complete.json is not readable JSON with sizes of files"
     for name, size in sizes.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    state = _read_object(path / "state.json")
+    if state is None or type(state.get("step")) is not int:
+        return "state.json is not readable JSON with a step"
     return None
 
 
@@ -145,6 +154,14 @@ def read_state(path: Path) -> dict[str, Any]:
     if state.get("format") != FORMAT:
         raise ValueError(f"{path} has checkpoint format {state.get('format')}, this version reads {FORMAT}")
     return state
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _sync(path: Path) -> None:

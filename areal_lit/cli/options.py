@@ -76,7 +76,7 @@ def read_options(command: str, arguments: Sequence[str], own: Mapping[str, str])
 
 def checkpoint_path(text: str | None, option: str, *, or_auto: bool = False) -> str | None:
     """The value of an option that names a checkpoint, refused before anything starts if there is none."""
-    if text is None or (or_auto and text == "auto") or Path(text).exists():
+    if text is None or (or_auto and text == "auto") or (text and Path(text).exists()):
         return text
     also = ", or auto for the newest" if or_auto else ""
     raise RecipeError(f"{option} {text}: there is no such checkpoint; give a folder of runs/NAME/checkpoints{also}")

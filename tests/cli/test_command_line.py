@@ -63,6 +63,8 @@ def test_unknown_commands_and_bad_recipes_end_with_one_message_and_code_2(capsys
     assert main(["evaluate", "--config", "quickstart", "--checkpoint", "no/such"]) == 2
     assert main(["fit", "--config", "quickstart", "--resume=no/such"]) == 2
     assert "--resume no/such: there is no such checkpoint" in capsys.readouterr().err
+    assert main(["fit", "--config", "quickstart", "--resume="]) == 2
+    assert "there is no such checkpoint" in capsys.readouterr().err
 
 
 def test_print_config_is_a_recipe_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

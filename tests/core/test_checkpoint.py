@@ -56,9 +56,19 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert read_state(made.save(3, lambda directory: {**write(directory), "again": True}))["again"] is True
 
 
+def overwrite(file: Path, text: bytes) -> None:
+    """With other content of the same size."""
+    size = file.stat().st_size
+    file.write_bytes(text.ljust(size)[:size])
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "unfinished": (lambda p: (p / "complete.json").unlink(), "never finished"),
     "garbled": (lambda p: (p / "complete.json").write_text("{"), "not readable JSON"),
+    "listless": (lambda p: (p / "complete.json").write_text("[]"), "not readable JSON with sizes"),
+    "undecodable": (lambda p: (p / "complete.json").write_bytes(b"\xff"), "not readable JSON with sizes"),
+    "junk": (lambda p: overwrite(p / "state.json", b"x"), "state.json is not readable JSON"),
+    "stateless": (lambda p: overwrite(p / "state.json", b"[]"), "state.json is not readable JSON"),
     "lost": (lambda p: (p / "roles" / "weights").unlink(), "roles/weights is missing"),
     "torn": (lambda p: (p / "roles" / "weights").write_bytes(b"123"), "roles/weights has 3 bytes instead of 6"),
 }
@@ -79,6 +89,12 @@ def test_a_damaged_checkpoint_is_named_refused_and_skipped(
         read_state(newest)
     assert made.latest() == made.directory / "step-00000001"
     assert says in caplog.text
+
+
+def test_a_run_s_directory_is_no_checkpoint_but_names_those_inside(tmp_path: Path) -> None:
+    store(tmp_path, 3, 6)
+    with pytest.raises(ValueError, match="holds step-00000003, step-00000006; choose another checkpoint"):
+        read_state(tmp_path)
 
 
 def test_a_foreign_format_is_refused(tmp_path: Path) -> None:

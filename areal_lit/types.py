@@ -6,6 +6,7 @@ training batch, which does hold torch tensors, is in ``token_batch.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -87,7 +88,7 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, ok, rule in (
             ("max_new_tokens", self.max_new_tokens >= 1, ">= 1"),
-            ("temperature", self.temperature >= 0, ">= 0 (0 is greedy)"),
+            ("temperature", 0 <= self.temperature < math.inf, "finite and >= 0 (0 is greedy)"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("top_k", self.top_k >= 0, ">= 0 (0 is off)"),
         ):

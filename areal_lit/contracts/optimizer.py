@@ -41,8 +41,8 @@ class Optimizer(Component):
             ("max_grad_norm", max_grad_norm),
             ("max_skipped_steps", max_skipped_steps),
         ):
-            if not value >= 0:
-                raise ValueError(f"{name} must be >= 0, got {value}")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0, got {value}")
         if not 0 <= min_lr_ratio <= 1:
             raise ValueError(f"min_lr_ratio must be in [0, 1], got {min_lr_ratio}")
         self.lr = lr

@@ -27,6 +27,9 @@ from areal_lit.types import Scored, Trajectory, Unscored
 FLUSH_S = 0.02
 """Results are reported at least this often, so that little is computed again when a later call has to be killed."""
 
+LARGEST_REWARD = 1e18
+"""Training is done in float32, which holds the square of this, as variances need, and nothing much larger."""
+
 PR_SET_PDEATHSIG = 1
 COUNTER = struct.Struct("q")
 
@@ -91,6 +94,8 @@ def judge(score: object) -> Outcome:
         return Outcome(kind="invalid", reason=reason)
     if not math.isfinite(value) or not all(map(math.isfinite, parts.values())):
         return Outcome(kind="invalid", reason=f"returned {value} with parts {parts}; rewards must be finite")
+    if abs(value) > LARGEST_REWARD:
+        return Outcome(kind="invalid", reason=f"returned {value}; rewards must be within ±{LARGEST_REWARD:g}")
     return Outcome(value=value, parts=parts, metrics=metrics)
 
 

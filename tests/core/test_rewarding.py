@@ -369,10 +369,19 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
         Rewarding(**wrong)
 
 
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e39, 10**300])
+def test_judge_refuses_what_float32_cannot_train_on(value: float) -> None:
+    for score in (value, Scored(value=value)):
+        outcome = judge(score)
+        assert (outcome.value, outcome.kind) == (None, "invalid")
+        assert "rewards must be within" in outcome.reason
+    assert judge(-1e18).value == -1e18
+
+
 @given(st.one_of(st.none(), st.text(), st.floats(), st.booleans(), st.integers(), st.lists(st.floats()), st.binary()))
 def test_judge_gives_a_finite_number_or_a_reason_that_travels(score: object) -> None:
     outcome = pickle.loads(pickle.dumps(judge(score)))
-    if isinstance(score, int | float) and abs(score) < 1e300:
+    if isinstance(score, int | float) and abs(score) <= 1e18:
         assert outcome.value == float(score)
     if outcome.value is None:
         assert outcome.kind == "invalid"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
@@ -60,7 +61,9 @@ class Progress(Callback):
         """Where to write; stdout, unless a subclass says otherwise."""
         from rich.console import Console
 
-        return Console()
+        from areal_lit_callbacks.output import Output
+
+        return Console(file=cast("TextIO", Output(sys.stdout)) if sys.stdout else None)
 
     # --- hooks -----------------------------------------------------------------------------------
 

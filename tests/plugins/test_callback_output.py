@@ -1,0 +1,60 @@
+"""A display that can no longer be written to ends nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from areal_lit_callbacks.output import Output
+from areal_lit_callbacks.progress import Progress
+
+
+def full():
+    return open("/dev/full", "w")
+
+
+def broken_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("is_terminal", ["", "1"])
+@pytest.mark.parametrize("make", [full, broken_pipe])
+def test_a_run_goes_on_without_its_display_and_says_so_once(monkeypatch, caplog, make, is_terminal):
+    monkeypatch.setenv("FORCE_COLOR", is_terminal)
+    stream = make()
+    monkeypatch.setattr(sys, "stdout", stream)
+    shown = Progress(every_s=0)
+    shown.fit_start(SimpleNamespace(name="run", step=0, max_steps=9))
+    for step in range(1, 4):
+        shown.step_end(step, {"rollout/reward": 0.5})
+    shown.fit_end("finished")
+    assert [record.message.split(":")[0] for record in caplog.records] == ["nothing more is shown, the run goes on"]
+    print("finished", flush=True)
+    stream.close()
+
+
+def test_a_closed_stream_is_lost_too(caplog):
+    output = Output(closed())
+    assert output.write("text") == 4
+    output.flush()
+    assert len(caplog.records) == 1
+
+
+def test_what_can_be_written_is_written():
+    stream = io.StringIO()
+    output = Output(stream)
+    output.write("text")
+    output.flush()
+    assert output.getvalue() == "text"

@@ -112,7 +112,12 @@ def read(config: str | Path) -> dict[str, Any]:
     path = find(config)
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise RecipeError(f"{config} is nested too deeply for a recipe") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{config} is not UTF-8 text: {error}; save it as UTF-8") from error
+    # ValueError: a number of thousands of digits, or a date that does not exist
+    except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{config} is no valid YAML: {error}") from error
     if not isinstance(value, dict):
         raise RecipeError(f"{config} must hold a table of the Trainer's arguments, got {type(value).__name__}")
@@ -167,8 +172,14 @@ def parse_value(text: str) -> Any:
 
     try:
         return yaml.load(text, Loader=_loader())
-    except yaml.YAMLError:
+    except _GivenTwice as error:
+        raise RecipeError(str(error)) from error
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
+
+
+class _GivenTwice(ValueError):
+    """A table holds a key twice; PyYAML would keep the last."""
 
 
 def _loader() -> Any:
@@ -177,10 +188,11 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            merge = "tag:yaml.org,2002:merge"  # `<<: *other`, whose keys those given here override
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
             for key in keys:
                 if keys.count(key) > 1:
-                    raise RecipeError(f"{key!r} is given twice in one table{node.start_mark}; keep one")
+                    raise _GivenTwice(f"{key!r} is given twice in one table{node.start_mark}; keep one")
             return super().construct_mapping(node, deep=deep)
 
     Loader.add_implicit_resolver(

@@ -224,7 +224,9 @@ def test_arguments_without_a_class_ask_for_one() -> None:
 
 def test_a_constructor_that_refuses_its_values_is_one_clean_message() -> None:
     parsed = resolve([BASE, {"rollout": {"sampling": {"temperature": -1}}}], cls=Loop)
-    with pytest.raises(RecipeError, match=r"^sampling\.temperature must be >= 0 \(0 is greedy\), got -1\.0$"):
+    with pytest.raises(
+        RecipeError, match=r"^sampling\.temperature must be finite and >= 0 \(0 is greedy\), got -1\.0$"
+    ):
         parsed.build()
 
 
@@ -255,7 +257,7 @@ def test_files_and_shipped_names(tmp_path: Path) -> None:
         read("quickstrt")
     path = tmp_path / "twice.yaml"
     path.write_text("name: a\npolicy: {}\nname: b\n")
-    with pytest.raises(RecipeError, match="'name' is given twice"):
+    with pytest.raises(RecipeError, match=r"twice\.yaml is no valid YAML: 'name' is given twice"):
         read(path)
     path.write_text("- a\n")
     with pytest.raises(RecipeError, match="must hold a table"):
@@ -263,3 +265,32 @@ def test_files_and_shipped_names(tmp_path: Path) -> None:
     path.write_text("a: [\n")
     with pytest.raises(RecipeError, match="no valid YAML"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a: \xff\xfe", "is not UTF-8 text"),
+        (b"a: " + b"[" * 5000, "is nested too deeply"),
+        (b"a: " + b"9" * 5000, "is no valid YAML"),
+        (b"a: 2020-99-99", "is no valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+    with pytest.raises(RecipeError, match=rf"odd\.yaml {reason}"):
+        read(path)
+
+
+def test_merge_keys_fill_a_table_and_are_overridden_by_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "merge.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
+    assert read(path)["b"] == {"x": 1, "y": 3}
+
+
+def test_an_override_that_yaml_cannot_hold_is_text() -> None:
+    assert parse_value("9" * 5000) == "9" * 5000
+    assert parse_value("[" * 5000) == "[" * 5000
+    with pytest.raises(RecipeError, match="'a' is given twice"):
+        parse_value("{a: 1, a: 2}")

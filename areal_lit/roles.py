@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -12,6 +13,8 @@ from typing import Any, final
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Strategy, WeightTransport, WorkerGroup
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
+
+logger = logging.getLogger(__name__)
 
 OF_THE_STEP = frozenset({"grad_norm", "lr", "skipped_steps"})
 """What ``Strategy.optimizer_step`` says of the whole step, on every rank alike; all else is a data shard's share."""
@@ -143,6 +146,8 @@ class RoleGroup:
         first, *others = [results[rank] for rank in self._first_rank]
         shares = [metric for result in others for metric in result if metric.name not in OF_THE_STEP]
         merged = merge_metrics([*first, *shares])
+        if (skipped := merged.get("skipped_steps")) is not None and skipped.value:
+            logger.warning("%s: an optimizer step was skipped, its gradients were not finite", self.name)
         prefix = "train" if self.name == "policy" else self.name
         return [replace(metric, name=f"{prefix}/{metric.name}") for metric in merged.values()]
 

@@ -89,3 +89,11 @@ def test_a_wait_ends_when_the_run_failed_elsewhere() -> None:
 
     with pytest.raises(ConnectionError, match="engine-0 died"):
         role_group([None, None], watch=watch).end_step()
+
+
+def test_a_skipped_step_is_told_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    collected([of_a_rank(1.0, 0.0, 1, False)] * 2)
+    assert not caplog.messages
+    for _ in range(2):
+        collected([of_a_rank(1.0, 0.0, 1, True)] * 2)
+    assert caplog.messages == ["policy: an optimizer step was skipped, its gradients were not finite"] * 2

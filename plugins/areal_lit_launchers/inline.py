@@ -12,15 +12,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
+from areal_lit.validation import roles
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +34,24 @@ GOODBYE_INTERVAL_S = 0.05
 class Inline(Launcher):
     """Calls run in the caller's thread; the engine runs in a thread. Breakpoints work, ``__main__`` too.
 
-    Nothing here can be killed: time-outs are not enforced, and GPUs are shared with the controller.
+    Nothing here can be killed: time-outs are not enforced, and GPUs are shared with the controller. Torch's number of
+    threads is the process's, so roles and engine must ask for the same.
     """
 
     in_process = True
 
     def __init__(self) -> None:
         self._exit = ExitStack()
+        self._num_threads = 0
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        wanted = {f"{name}.num_threads": role.num_threads for name, role in roles(trainer).items()}
+        if trainer.inference is not None:
+            for spec in trainer.inference.processes(trainer.policy.model, seed=0, deterministic=False):
+                wanted[f"{spec.name} (inference)"] = spec.num_threads
+        if len({number for number in wanted.values() if number}) > 1:
+            listed = ", ".join(f"{name} {number}" for name, number in wanted.items())
+            yield f"launcher `inline` is one process with one number of threads, got {listed}; make them equal"
 
     def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
         self._on_death = on_death
@@ -51,6 +66,7 @@ class Inline(Launcher):
                 f"launcher `inline` has one rank, but {spec.name!r} wants {spec.num_ranks}; "
                 "set its num_ranks to 1 or use `local`"
             )
+        self._limit(spec.num_threads)
         group = InlineGroup(spec)
         self._exit.callback(group.stop)
         return group
@@ -61,6 +77,7 @@ class Inline(Launcher):
                 f"launcher `inline` runs functions of this interpreter, but {spec.name!r} is a command line or wants "
                 "another interpreter; use `local`"
             )
+        self._limit(spec.num_threads)
         address = os.path.join(self._socket_dir, f"{self._num_processes}.sock")
         self._num_processes += 1
         process = InlineProcess(spec, address, self._on_death)
@@ -70,8 +87,22 @@ class Inline(Launcher):
     def stop(self) -> None:
         self._exit.close()
 
+    def _limit(self, num_threads: int) -> None:
+        """Give torch so many threads until ``stop``; 0 leaves it alone.
+
+        For the whole process: the limit of BLAS is one for all threads, so setting it per call would let concurrent
+        calls change each other's numbers.
+        """
+        if num_threads and not self._num_threads:
+            import torch
+
+            self._exit.callback(torch.set_num_threads, torch.get_num_threads())
+            self._exit.callback(setattr, self, "_num_threads", 0)
+            self._num_threads = num_threads
+            torch.set_num_threads(num_threads)
+
     def describe(self, name: str, num: int) -> str:
-        return f"{num} x {name}: in this process"
+        return "in this process"
 
 
 class InlineGroup(WorkerGroup):
@@ -82,7 +113,6 @@ class InlineGroup(WorkerGroup):
 
         self.name = spec.name
         self.num_ranks = 1
-        self._num_threads = spec.num_threads
         self._subject: Any = load(spec.target)(Rank())
 
     def call(
@@ -99,8 +129,7 @@ class InlineGroup(WorkerGroup):
             args = (per_rank[0], *args)
         future: Future[Any] = Future()
         try:
-            with limited(self._num_threads):
-                future.set_result(getattr(self._subject, method)(*map(arrived, args)))
+            future.set_result(getattr(self._subject, method)(*map(arrived, args)))
         except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future and counts it
             error.add_note(f"raised by {self.name} rank 0, method {method}, in this process")
             future.set_exception(error)
@@ -122,15 +151,16 @@ class InlineProcess(Process):
         self._spec = spec
         self._on_death = on_death
         self._is_stopping = False
-        with limited(spec.num_threads):  # a thread that has not computed yet would take over the new thread's limit
-            pass
         self._thread = threading.Thread(target=self._run, name=f"areal-lit-{spec.name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            with limited(self._spec.num_threads):
-                load(self._spec.target)(self.address, **self._spec.kwargs)
+            if self._spec.num_threads:
+                import torch
+
+                torch.set_num_threads(self._spec.num_threads)  # OpenMP's limit is each thread's own
+            load(self._spec.target)(self.address, **self._spec.kwargs)
         except Exception as error:  # noqa: BLE001 - reported as a death, whatever it was
             if not self._is_stopping:
                 reason = f"raised {type(error).__name__}: {error}"
@@ -169,19 +199,3 @@ def arrived(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(arrived, value))
     return copy.deepcopy(value) if isinstance(value, Component) else value
-
-
-@contextmanager
-def limited(num_threads: int) -> Iterator[None]:
-    """So many CPU threads for torch in this thread; 0 leaves it alone."""
-    if not num_threads:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

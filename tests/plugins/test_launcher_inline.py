@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 
+from areal_lit import recipes
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
 from areal_lit.testing.launcher import Marked
 from areal_lit.testing.tiny import tiny_spec
@@ -50,19 +51,25 @@ def test_components_within_arguments_are_copied_and_batches_are_not(inline):
     assert copies[0] is not component
 
 
-def test_ranks_and_engines_keep_their_number_of_threads(inline):
+def test_rank_and_engine_share_the_number_of_threads_until_the_end(inline):
     before = torch.get_num_threads()
     seen = queue.SimpleQueue()
-    group = inline.start_group(GroupSpec(name="policy", target=f"{__name__}:CountsThreads", num_threads=before + 2))
+    group = inline.start_group(GroupSpec(name="policy", target=f"{__name__}:CountsThreads", num_threads=before + 1))
     engine = inline.start_process(
         ProcessSpec(name="engine-0", target=f"{__name__}:report_threads", kwargs={"seen": seen}, num_threads=before + 1)
     )
-    assert group.call("count", timeout_s=1)[0].result(0) == before + 2
+    assert group.call("count", timeout_s=1)[0].result(0) == before + 1
     assert seen.get(timeout=10) == before + 1
-    assert torch.get_num_threads() == before
     engine.stop()
-    assert group.call("count", timeout_s=1)[0].result(0) == before + 2
+    assert group.call("count", timeout_s=1)[0].result(0) == before + 1
+    inline.stop()
     assert torch.get_num_threads() == before
+
+
+def test_unequal_numbers_of_threads_are_told_before_anything_starts():
+    unequal = ["policy.num_threads=2", "inference.init_args.num_threads=1"]
+    (rule,) = recipes.load("quickstart_inline", overrides=unequal).validate()
+    assert "got policy.num_threads 2, engine-0 (inference) 1" in rule
 
 
 class CountsThreads:

@@ -16,6 +16,7 @@ import yaml
 _SECRET = re.compile(
     r"(token|secret|password|passwd|credential|authorization|(api|access|private|secret)[_-]?key)s?$", re.IGNORECASE
 )
+_NO_RESULTS = ("config.yaml", ".config.yaml", ".lock", "logs", "evaluations")
 
 
 class RunDirectory:
@@ -28,18 +29,19 @@ class RunDirectory:
         overwrite: an existing run is deleted.
 
     Raises:
-        FileExistsError: the directory holds a run already and neither was asked for, or it is in use.
+        FileExistsError: the directory holds a run already and neither was asked for, or it is in use. What a run left
+            that failed before its first step is used again.
     """
 
     def __init__(self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
         self.path = path
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
-        if (path / "config.yaml").exists() and not resume:
+        if not resume and _holds_run(path):
             if not overwrite:
                 raise FileExistsError(
-                    f"{path} holds a run already; go on with it (--resume auto), choose another name (--name NAME) "
-                    "or delete it (--overwrite true)"
+                    f'{path} holds a run already; go on with it (--resume auto, fit(resume="auto")), choose another '
+                    "name (--name NAME, name=...) or delete it (--overwrite true, overwrite=True)"
                 )
             with _lock(path):
                 shutil.rmtree(path)
@@ -63,6 +65,18 @@ class RunDirectory:
         self._opened.close()
 
 
+def _holds_run(path: Path) -> bool:
+    """Whether a run got as far as a result; its recipe, its logs and a table without rows are none."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.relative_to(path).parts[0] not in _NO_RESULTS)
+    return (path / "config.yaml").exists() and any(map(_has_content, files))
+
+
+def _has_content(file: Path) -> bool:
+    if file.suffix == ".csv":
+        return file.read_bytes().count(b"\n") > 1
+    return file.stat().st_size > 0
+
+
 @contextmanager
 def _log_to(file: Path) -> Iterator[None]:
     handler = logging.FileHandler(file)
@@ -83,7 +97,9 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise FileExistsError(f"{path} is in use by another process; choose another name (--name NAME)") from None
+        raise FileExistsError(
+            f"{path} is in use by another process; choose another name (--name NAME, name=...)"
+        ) from None
     return file
 
 

@@ -55,7 +55,8 @@ def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_pa
 
 def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    with pytest.raises(FileExistsError, match="--resume auto"):
+    (tmp_path / "metrics.csv").write_text("step,train/loss\n1,0.5\n")
+    with pytest.raises(FileExistsError, match=r'--resume auto, fit\(resume="auto"\).*overwrite=True'):
         opened(tmp_path)
     with pytest.raises(FileExistsError, match="in use"):
         opened(tmp_path, resume=True)
@@ -67,6 +68,25 @@ def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists()
     opened(tmp_path, overwrite=True).close()
     assert not (tmp_path / "mine").exists()
+
+
+def test_what_failed_before_its_first_step_does_not_take_the_name(tmp_path: Path) -> None:
+    opened(tmp_path, config={"name": "first"}).close()
+    (tmp_path / "metrics.csv").write_text("step\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "logs" / "engine-0.log").write_text("out of memory\n")
+    opened(tmp_path, config={"name": "second"}).close()
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"name": "second"}
+    assert (tmp_path / "logs" / "engine-0.log").exists()
+
+
+@pytest.mark.parametrize("result", ["checkpoints/step-00000001/state.json", "samples.jsonl"])
+def test_any_result_takes_the_name(result: str, tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    (tmp_path / result).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / result).write_text("{}")
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        opened(tmp_path)
 
 
 def test_one_that_cannot_be_opened_leaves_neither_lock_nor_handler(tmp_path: Path) -> None:

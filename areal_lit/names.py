@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """``did you mean X? Known: ...``, the closest first; ``there are none`` when nothing is known."""
+    """``did you mean X?``; the known names, sorted, where none is close; ``there are none`` where none is known."""
     names = sorted(known)
     if not names:
         return "there are none"
-    ranked = sorted(names, key=lambda other: -difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio())
-    similar = difflib.get_close_matches(name.lower(), [ranked[0].lower()], n=1, cutoff=0.6)
-    guess = f"did you mean {ranked[0]}? " if similar else ""
-    return f"{guess}Known: {', '.join(ranked)}"
+    of_lower = {other.lower(): other for other in names}
+    similar = difflib.get_close_matches(name.lower(), of_lower, n=1)
+    return f"did you mean {of_lower[similar[0]]}?" if similar else f"known: {', '.join(names)}"

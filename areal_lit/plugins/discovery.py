@@ -86,7 +86,9 @@ class Plugins:
         """The plugin behind a short name. Raises PluginError when nobody or more than one distribution claims it."""
         found = [plugin for plugin in self._plugins if (plugin.kind, plugin.name) == (kind, name)]
         if not found:
-            raise PluginError(f"no {kind} is called {name!r}; {closest(name, self.names(kind))}; or give a dotted path")
+            raise PluginError(
+                f"no {kind} is called {name!r}; {closest(name, self.names(kind))} (or give a dotted path)"
+            )
         if len(found) > 1:
             claims = " and ".join(f"{p.distribution} {p.version} ({p.path})" for p in found)
             raise PluginError(f"{kind} {name!r} is claimed by {claims}; give the dotted path of the one you mean")

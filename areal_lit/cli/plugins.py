@@ -26,7 +26,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.action == "new":
         from areal_lit.cli.new_plugin import write_package
 
-        print("\n".join(str(path) for path in write_package(parsed.name, parsed.kind, parsed.directory)))
+        files = write_package(parsed.name, parsed.kind, parsed.directory)
+        print("\n".join(map(str, files)))
+        print(f"next: cd {files[0].parent} && pip install -e '.[test]' && python -m pytest")
         return 0
     if parsed.hooks:
         from areal_lit.cli.hooks import markdown
@@ -51,14 +53,11 @@ def _print_table(rows: Sequence[dict[str, str]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column in ("kind", "name", "distribution", "version", "help"):
-        table.add_column(column, no_wrap=column in ("kind", "name"))
+    for column in ("kind", "name", "distribution", "help"):
+        table.add_column(column, no_wrap=column in ("kind", "name"), ratio=int(column == "help") or None)
     for row in rows:
-        table.add_row(*row.values())
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 200
-    console.print(table)
+        table.add_row(row["kind"], row["name"], f"{row['distribution']} {row['version']}", row["help"].replace("`", ""))
+    Console(highlight=False, markup=False).print(table)
 
 
 def _print_broken() -> int:

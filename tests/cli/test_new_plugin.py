@@ -13,8 +13,11 @@ from areal_lit.contracts import KINDS
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_new_package_declares_a_class_of_its_kind(kind: str, tmp_path: Path) -> None:
+def test_a_new_package_declares_a_class_of_its_kind(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plugins", "new", "my_thing", "--kind", kind, "--directory", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"next: cd {tmp_path / 'my-thing'} && pip install")
     project = tomllib.loads((tmp_path / "my-thing" / "pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {KINDS[kind].group: {"my_thing": "my_thing:MyThing"}}
     tree = ast.parse((tmp_path / "my-thing" / "src" / "my_thing" / "__init__.py").read_text())

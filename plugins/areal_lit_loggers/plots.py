@@ -38,7 +38,8 @@ BUDGET = 50
 class Plots(RunLogger):
     """Draws ``plots/reward.png`` and ``plots/overview.png``: each metric light, its smoothed course over it.
 
-    After a resume the earlier part of the curves comes from metrics.csv, where the `csv` logger keeps it.
+    One evaluation without training is a point and gets no picture. After a resume the earlier part of the curves
+    comes from metrics.csv, where the `csv` logger keeps it.
 
     Args:
         every_s: draw at most this often, and once at the end; nothing is imported before the first time.
@@ -88,11 +89,10 @@ class Plots(RunLogger):
 
     def _draw(self) -> None:
         start_s = time.monotonic()
-        self._directory.mkdir(exist_ok=True)
         curves = {name: sorted(points.items()) for name, points in self._curves.items()}
         rewards = {name: curve for name, curve in curves.items() if name == "rollout/reward" or _is_eval_reward(name)}
         small = {name: curves[name] for name in self.overview if name in curves}
-        if rewards:
+        if "rollout/reward" in rewards or any(len(curve) > 1 for curve in rewards.values()):
             _save(reward_figure(rewards, self._title, self.smoothing_steps), self._directory / "reward.png")
         if small:
             _save(overview_figure(small, self._title, self.smoothing_steps), self._directory / "overview.png")
@@ -184,6 +184,7 @@ def _save(figure: Figure, path: Path) -> None:
     """Written beside and moved: whoever looks never sees half a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f".{path.name}")
     FigureCanvasAgg(figure).print_png(str(partial))
     partial.replace(path)

@@ -101,6 +101,14 @@ def test_a_run_without_rewards_gets_an_overview_only(tmp_path):
     assert [path.name for path in (tmp_path / "plots").iterdir()] == ["overview.png"]
 
 
+def test_an_evaluation_alone_gets_no_picture(tmp_path):
+    logger = Plots()
+    logger.setup(tmp_path, {}, 0)
+    logger.metrics(400, {"eval/sums/reward": 0.9})
+    logger.close("finished")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_drawn_or_imported_before_its_time(tmp_path):
     script = (
         "import sys, pathlib; from areal_lit_loggers.plots import Plots\n"

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _PREFIX = "step-"
+EXAMPLE = f"runs/quickstart/checkpoints/{_PREFIX}..."
+"""How a path to a checkpoint looks, for messages."""
 
 
 @final
@@ -143,6 +145,22 @@ def find_damage(path: Path) -> str | None:
     if state is None or type(state.get("step")) is not int:
         return "state.json is not readable JSON with a step"
     return None
+
+
+def whole_checkpoint(path: Path) -> Path:
+    """A checkpoint to evaluate: ``path`` itself or, where it is a run's directory, the newest whole one of the run.
+
+    Raises ValueError when there is none.
+    """
+    problem = find_damage(path)
+    is_one = (path / "complete.json").exists() or path.name.startswith(_PREFIX)
+    if not is_one and (newest := CheckpointStore(path / "checkpoints", keep_last=0).latest()):
+        return newest
+    if problem is None:
+        return path
+    if not is_one:
+        problem = "it is neither a checkpoint, nor a run with one, nor a Hugging Face model directory"
+    raise ValueError(f"cannot evaluate {path}: {problem}; give {EXAMPLE} or runs/quickstart for the newest")
 
 
 def read_state(path: Path) -> dict[str, Any]:

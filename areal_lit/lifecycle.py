@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from areal_lit.checkpoint import CheckpointStore, read_state
+from areal_lit.checkpoint import CheckpointStore, read_state, whole_checkpoint
 from areal_lit.contracts import Callback, Death, Process, ProcessDied, RunLogger
 from areal_lit.interrupts import Interrupts
 from areal_lit.offline import OfflineBatches
@@ -48,15 +48,19 @@ def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False
     """A started run, within which the loop works; completed and ended afterwards.
 
     Args:
-        resume: ``auto``, a checkpoint, or for an evaluation also a Hugging Face model directory.
+        resume: ``auto`` or a checkpoint; for an evaluation a checkpoint, the directory of a run that has some, or a
+            Hugging Face model directory.
         is_evaluation: no training state is needed and nothing is saved.
 
     Raises:
         ValueError: rules are broken (then nothing was started), or the checkpoint leaves nothing to train.
         KeyboardInterrupt: the run was interrupted; it has saved what it did.
     """
-    if is_evaluation and resume is not None and (Path(resume) / "config.json").is_file():
-        trainer, resume = _with_policy_from(trainer, Path(resume)), None
+    if is_evaluation and resume is not None:
+        if (Path(resume) / "config.json").is_file():
+            trainer, resume = _with_policy_from(trainer, Path(resume)), None
+        else:
+            resume = str(whole_checkpoint(Path(resume)))
     broken = trainer.validate()
     if broken:
         raise ValueError("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in broken))
@@ -109,8 +113,9 @@ class Lifecycle:
             finally:
                 self._tell_end(status)
         if status == "interrupted":
-            logger.warning("interrupted at step %d; go on with --resume auto", self._trainer.step)
-            raise KeyboardInterrupt
+            told = f'interrupted at step {self._trainer.step}; go on with --resume auto, fit(resume="auto")'
+            logger.info(told)
+            raise KeyboardInterrupt(told)
 
     # --- starting --------------------------------------------------------------------------------
 

@@ -176,7 +176,8 @@ class Trainer:
         """Metrics of every evaluation set, for the model the recipe names or another.
 
         Args:
-            checkpoint: of a run, or a Hugging Face model directory, which then is the policy.
+            checkpoint: of a run, a run's directory (its newest one), or a Hugging Face model directory, which then is
+                the policy.
         """
         from areal_lit.lifecycle import running
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 OWN = {
-    "--checkpoint PATH": "of a run, or a Hugging Face model directory; without it the model that the recipe names",
+    "--checkpoint PATH": "of a run, a run's directory (its newest), or a Hugging Face model directory; without it the "
+    "model that the recipe names",
 }
 
 
@@ -29,8 +30,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:
-    """Evaluate and print a line per metric."""
-    metrics = trainer.evaluate(checkpoint=checkpoint)
+    """Evaluate and print a line per metric, and where they are kept."""
+    from areal_lit.lifecycle import running
+
+    with running(trainer, resume=checkpoint, is_evaluation=True) as run:
+        metrics = run.evaluate()
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
         print(f"{name:<{width}}  {value:.6g}")
+    print(f"written to {run.path}")

@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _refuse("", f"there is no command {name!r}; {closest(name, COMMANDS)}")
         code: int = import_module(f"areal_lit.cli.{name}").run(arguments[1:])
         return code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal_lit.checkpoint import EXAMPLE
 from areal_lit.recipes import Recipe, RecipeError, resolve
 
 COMMON = {
@@ -78,8 +79,8 @@ def checkpoint_path(text: str | None, option: str, *, or_auto: bool = False) -> 
     """The value of an option that names a checkpoint, refused before anything starts if there is none."""
     if text is None or (or_auto and text == "auto") or (text and Path(text).exists()):
         return text
-    also = ", or auto for the newest" if or_auto else ""
-    raise RecipeError(f"{option} {text}: there is no such checkpoint; give a folder of runs/NAME/checkpoints{also}")
+    newest = "auto" if or_auto else "runs/quickstart"
+    raise RecipeError(f"{option} {text}: there is no such checkpoint; give {EXAMPLE} or {newest} for the newest")
 
 
 def print_help(command: str, own: Mapping[str, str]) -> None:

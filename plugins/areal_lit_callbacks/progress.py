@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
+from areal_lit.validation import roles
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -68,8 +69,15 @@ class Progress(Callback):
     # --- hooks -----------------------------------------------------------------------------------
 
     @hookimpl
-    def fit_start(self, trainer: Trainer) -> None:
+    def configure(self, trainer: Trainer) -> None:
         self._console = self.console()
+        if not self._console.is_terminal:
+            parts = [*roles(trainer), *([] if trainer.algorithm.offline else ["engine", "rewards"])]
+            self._line(f"{trainer.name}: starting {', '.join(parts)}")
+
+    @hookimpl
+    def fit_start(self, trainer: Trainer) -> None:
+        self._console = self._console or self.console()
         self._start_s = time.monotonic()
         self._first_step = self._step = trainer.step
         self._num_steps = trainer.max_steps
@@ -107,7 +115,7 @@ class Progress(Callback):
 
     @hookimpl
     def fit_end(self, status: str) -> None:
-        if self._console is None:
+        if self._console is None or self._phase[0] == "starting":
             return
         if self._live is not None:
             self._phase = (status, time.monotonic())
@@ -115,7 +123,8 @@ class Progress(Callback):
             self._live = None
         elif self._printed_step != self._step > self._first_step:
             self._print_step()
-        self._line(f"{self._name}: {status} at step {self._step} after {clock(time.monotonic() - self._start_s)}")
+        if status != "interrupted":  # the interrupt itself says so, and how to go on
+            self._line(f"{self._name}: {status} at step {self._step} after {clock(time.monotonic() - self._start_s)}")
 
     # --- plain lines -----------------------------------------------------------------------------
 

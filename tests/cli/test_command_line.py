@@ -39,6 +39,16 @@ def test_plugins_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[st
     assert grpo["help"].startswith("Centre each reward on its group")
 
 
+def test_the_table_of_plugins_fits_its_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plugins"]) == 0
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 80
+    assert "`" not in table
+
+
 def test_every_plugin_says_in_one_line_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plugins", "--json"])
     rows = json.loads(capsys.readouterr().out)
@@ -61,6 +71,7 @@ def test_unknown_commands_and_bad_recipes_end_with_one_message_and_code_2(capsys
     assert "Traceback" not in told
     assert main(["validate", "--config"]) == 2
     assert main(["evaluate", "--config", "quickstart", "--checkpoint", "no/such"]) == 2
+    assert "give runs/quickstart/checkpoints/step-... or runs/quickstart for" in capsys.readouterr().err
     assert main(["fit", "--config", "quickstart", "--resume=no/such"]) == 2
     assert "--resume no/such: there is no such checkpoint" in capsys.readouterr().err
     assert main(["fit", "--config", "quickstart", "--resume="]) == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from areal_lit.checkpoint import Checkpoint, CheckpointStore, find_damage, read_state
+from areal_lit.checkpoint import Checkpoint, CheckpointStore, find_damage, read_state, whole_checkpoint
 
 
 def write(directory: Path) -> dict[str, Any]:
@@ -146,6 +146,17 @@ def test_going_on_from_another_run_moves_all_of_this_one(tmp_path: Path) -> None
     made.abandon_after(other.directory / "step-00000006")
     assert steps(made) == []
     assert steps(other) == [6]
+
+
+def test_a_checkpoint_or_the_newest_whole_one_of_a_run_is_evaluated(tmp_path: Path) -> None:
+    made = store(tmp_path, 1, 2, 3)
+    (made.directory / "step-00000003" / "roles" / "weights").unlink()
+    assert whole_checkpoint(made.directory / "step-00000001") == made.directory / "step-00000001"
+    assert whole_checkpoint(tmp_path) == made.directory / "step-00000002"
+    with pytest.raises(ValueError, match=r"step-00000003: roles/weights is missing; give runs/.*/step-\.\.\. or runs/"):
+        whole_checkpoint(made.directory / "step-00000003")
+    with pytest.raises(ValueError, match="neither a checkpoint, nor a run with one, nor a Hugging Face model"):
+        whole_checkpoint(made.directory / "step-00000001" / "roles")
 
 
 def test_when_a_checkpoint_is_due() -> None:

@@ -45,12 +45,16 @@ class Screen(Progress):
 
 
 def trainer(step=0, max_steps=200):
-    return SimpleNamespace(name="quickstart", step=step, max_steps=max_steps)
+    algorithm = SimpleNamespace(offline=False)
+    return SimpleNamespace(
+        name="quickstart", step=step, max_steps=max_steps, algorithm=algorithm,
+        policy="a role", critic=None, reference="a role", teacher=None,
+    )  # fmt: skip
 
 
 def test_keeps_the_contract(tmp_path, capsys):
-    check_callback(Progress, tmp_path)
-    assert "check: finished at step 2" in capsys.readouterr().out
+    check_callback(Progress, tmp_path, trainer=trainer(max_steps=2))
+    assert "quickstart: finished at step 2" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -131,6 +135,21 @@ def test_plain_lines_without_a_terminal():
     assert end.startswith("quickstart: finished at step 2 after 0:00:0")
     assert max(map(len, (first, second))) <= 76
     assert "\x1b" not in screen.out.getvalue()
+
+
+def test_the_start_is_told_at_once_and_a_failed_or_interrupted_one_no_more():
+    screen = Screen(is_terminal=False)
+    screen.configure(trainer())
+    screen.fit_end("failed")
+    screen.fit_start(trainer())
+    screen.fit_end("interrupted")
+    assert screen.out.getvalue().splitlines() == [
+        "quickstart: starting policy, reference, engine, rewards",
+        "quickstart: from step 0 of 200",
+    ]
+    terminal = Screen(is_terminal=True)
+    terminal.configure(trainer())
+    assert terminal.out.getvalue() == ""
 
 
 def test_plain_lines_come_at_their_rate_with_the_first_and_the_last():

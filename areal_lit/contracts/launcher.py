@@ -143,4 +143,4 @@ class Launcher(Component):
 
     def describe(self, name: str, num: int) -> str:
         """Where processes of this name would run, for ``validate``."""
-        return f"{num} x {name}"
+        return f"{num} process{'es' if num > 1 else ''}"

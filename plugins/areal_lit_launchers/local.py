@@ -198,7 +198,7 @@ class Local(Launcher):
                 duties.callback(group.stop)
 
     def describe(self, name: str, num: int) -> str:
-        return f"{num} x {name}: process{'es' if num > 1 else ''} on {socket.gethostname()}"
+        return f"{num} process{'es' if num > 1 else ''} on {socket.gethostname()}"
 
 
 def worker_path() -> str:

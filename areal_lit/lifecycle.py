@@ -146,7 +146,7 @@ class Lifecycle:
         )  # fmt: skip
         for run_logger in self._loggers:
             run_logger.setup(directory.path, config, trainer.step)
-        self._begin(run, hook)
+        self._begin(run, hook, directory)
         return run
 
     def _open_directory(self, config: Mapping[str, Any]) -> RunDirectory:
@@ -229,10 +229,11 @@ class Lifecycle:
             )
         store.abandon_after(path)
 
-    def _begin(self, run: Run, hook: pluggy.HookRelay) -> None:
+    def _begin(self, run: Run, hook: pluggy.HookRelay, directory: RunDirectory) -> None:
         """Give the engine its first weights; from then on an interruption is patient."""
         if run.is_engine_behind:
             run.sync_weights()
+        directory.begin()
         hook.fit_start(trainer=self._trainer)
         if self._is_evaluation:
             return

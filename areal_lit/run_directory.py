@@ -17,6 +17,8 @@ _SECRET = re.compile(
     r"(token|secret|password|passwd|credential|authorization|(api|access|private|secret)[_-]?key)s?$", re.IGNORECASE
 )
 _NO_RESULTS = ("config.yaml", ".config.yaml", ".lock", "logs", "evaluations")
+_MARKER = ".areal-lit-run"
+"""An empty file in a directory that holds a run and nothing else, which may be deleted therefore."""
 
 
 class RunDirectory:
@@ -26,33 +28,37 @@ class RunDirectory:
         path: the directory.
         config: the recipe as resolved; kept without its secrets.
         resume: an existing run is to be gone on with.
-        overwrite: an existing run is deleted.
+        overwrite: an existing run is moved to ``NAME.replaced`` and deleted once this one has begun.
 
     Raises:
-        FileExistsError: the directory holds a run already and neither was asked for, or it is in use. What a run left
-            that failed before its first step is used again.
+        FileExistsError: the directory holds a run already and neither was asked for, or holds more than a run, or is in
+            use. What a run left that failed before its first step is used again.
     """
 
     def __init__(self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
         self.path = path
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
+        self._config = config
+        self._replaced = path.with_name(f"{path.name}.replaced") if overwrite else None
         if not resume and _holds_run(path):
-            if not overwrite:
+            if self._replaced is None:
                 raise FileExistsError(
                     f'{path} holds a run already; go on with it (--resume auto, fit(resume="auto")), choose another '
                     "name (--name NAME, name=...) or delete it (--overwrite true, overwrite=True)"
                 )
             with _lock(path):
-                shutil.rmtree(path)
+                _delete(self._replaced)
+                _check_marked(path)
+                path.rename(self._replaced)
+        is_new = not path.exists() or all(inside.name == "evaluations" for inside in path.iterdir())
         path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
             opened.enter_context(_lock(path))
+            if is_new:
+                (path / _MARKER).touch()
             self.logs.mkdir(exist_ok=True)
             opened.enter_context(_log_to(self.log))
-            partial = path / ".config.yaml"
-            partial.write_text(yaml.safe_dump(redact(config), sort_keys=False))
-            partial.rename(path / "config.yaml")
             self._opened = opened.pop_all()
 
     @property
@@ -60,9 +66,31 @@ class RunDirectory:
         """What the controller has to say, tracebacks included."""
         return self.logs / "controller.log"
 
+    def begin(self) -> None:
+        """The run works: from now on the directory is its own, and the run that it replaces is deleted."""
+        partial = self.path / ".config.yaml"
+        partial.write_text(yaml.safe_dump(redact(self._config), sort_keys=False))
+        partial.rename(self.path / "config.yaml")
+        if self._replaced is not None:
+            _delete(self._replaced)
+
     def close(self) -> None:
         """Let another process use the directory."""
         self._opened.close()
+
+
+def _check_marked(path: Path) -> None:
+    if path.is_symlink() or not (path / _MARKER).is_file():
+        raise FileExistsError(
+            f"{path} is not deleted: it was not made by areal-lit for a run alone (it has no {_MARKER}); move it away "
+            "yourself or choose another name (--name NAME, name=...)"
+        )
+
+
+def _delete(path: Path) -> None:
+    if path.exists():
+        _check_marked(path)
+        shutil.rmtree(path)
 
 
 def _holds_run(path: Path) -> bool:

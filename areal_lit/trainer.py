@@ -67,7 +67,7 @@ class Trainer:
         call_timeout_s: longest a single call to a rank may take.
         name: of the run's directory below ``runs_dir``.
         runs_dir: where runs are kept.
-        overwrite: delete a run of the same name instead of refusing to start.
+        overwrite: delete a run of the same name, once this one has begun, instead of refusing to start.
         template_kwargs: passed to the chat template (``enable_thinking: false``).
     """
 

@@ -39,7 +39,9 @@ def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
 
 
 def opened(path: Path, *, config: Any = None, resume: bool = False, overwrite: bool = False) -> RunDirectory:
-    return RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite)
+    directory = RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite)
+    directory.begin()
+    return directory
 
 
 def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_path: Path) -> None:
@@ -70,6 +72,46 @@ def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:
     assert not (tmp_path / "mine").exists()
 
 
+def test_an_overwritten_run_lasts_until_the_new_one_has_begun(tmp_path: Path) -> None:
+    path, replaced = tmp_path / "run", tmp_path / "run.replaced"
+    for number in ("1", "2"):
+        opened(path, overwrite=True).close()
+        (path / "samples.jsonl").write_text(number)
+    for _ in range(2):
+        RunDirectory(path, config={}, resume=False, overwrite=True).close()
+        assert (replaced / "samples.jsonl").read_text() == "2"
+    opened(path, overwrite=True).close()
+    assert not replaced.exists()
+    assert not (path / "samples.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["run", "run.replaced"])
+def test_a_directory_that_was_not_made_for_a_run_is_never_deleted(tmp_path: Path, name: str) -> None:
+    foreign = tmp_path / name
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    (foreign / "config.yaml").touch()
+    opened(tmp_path / "run", resume=True).close()
+    (tmp_path / "run" / "samples.jsonl").write_text("1")
+    with pytest.raises(FileExistsError, match=f"{name} is not deleted: .*move it away yourself"):
+        opened(tmp_path / "run", overwrite=True)
+    assert (foreign / "thesis.tex").exists()
+
+
+def test_a_run_beside_its_evaluations_is_overwritten(tmp_path: Path) -> None:
+    opened(tmp_path / "run" / "evaluations" / "1").close()
+    opened(tmp_path / "run").close()
+    (tmp_path / "run" / "samples.jsonl").write_text("1")
+    opened(tmp_path / "run", overwrite=True).close()
+    assert not (tmp_path / "run" / "samples.jsonl").exists()
+
+
+def test_the_recipe_of_a_run_stays_until_another_has_begun(tmp_path: Path) -> None:
+    opened(tmp_path, config={"name": "first"}).close()
+    RunDirectory(tmp_path, config={"name": "second"}, resume=True, overwrite=False).close()
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"name": "first"}
+
+
 def test_what_failed_before_its_first_step_does_not_take_the_name(tmp_path: Path) -> None:
     opened(tmp_path, config={"name": "first"}).close()
     (tmp_path / "metrics.csv").write_text("step\n")
@@ -91,9 +133,9 @@ def test_any_result_takes_the_name(result: str, tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_opened_leaves_neither_lock_nor_handler(tmp_path: Path) -> None:
     before = list(logging.getLogger("areal_lit").handlers)
-    (tmp_path / ".config.yaml").mkdir()
+    (tmp_path / "logs" / "controller.log").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         opened(tmp_path)
     assert logging.getLogger("areal_lit").handlers == before
-    (tmp_path / ".config.yaml").rmdir()
+    (tmp_path / "logs" / "controller.log").rmdir()
     opened(tmp_path).close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import KINDS, Component, Reward
+from areal_lit.models import resolve
 from areal_lit.plugins import kind_of
 from areal_lit.recipes.schema import parameters_of
 from areal_lit.rewarding import check_travels
@@ -49,7 +51,7 @@ def roles(trainer: Trainer) -> dict[str, Role]:
 
 def broken_rules(trainer: Trainer) -> list[str]:
     """A sentence per broken rule: value, rule, way out. Starts and loads nothing."""
-    broken = [*_run_rules(trainer), *_role_rules(trainer), *_launch_rules(trainer)]
+    broken = [*_run_rules(trainer), *_model_rules(trainer), *_role_rules(trainer), *_launch_rules(trainer)]
     broken += _data_rules(trainer) if trainer.algorithm.offline else _online_rules(trainer)
     for path, component in components(trainer).items():
         kind = kind_of(type(component))
@@ -186,6 +188,14 @@ def _role_rules(trainer: Trainer) -> Iterator[str]:
     used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
     name = type(trainer.algorithm).__name__
     for role in sorted(used - set(present)):
+def _model_rules(trainer: Trainer) -> Iterator[str]:
+    for role, given in roles(trainer).items():
+        try:
+            resolve(given.model.path)
+        except ValueError as error:
+            yield f"{role}.model.path: {error}"
+
+
         yield f"{role} is missing: {name} needs that role; add a `{role}:` section with model and strategy"
     for role in sorted(set(present) - used):
         yield f"{role} is given but {name} does not use it; remove the section or change the algorithm's options"
@@ -227,7 +237,8 @@ def describe(trainer: Trainer) -> list[str]:
     for name, role in roles(trainer).items():
         where = f"on the ranks of {role.colocate_with}" if role.colocate_with else ""
         where = where or trainer.launcher.describe(name, role.num_ranks)
-        lines.append(f"{name}: {type(role.strategy).__name__} of {role.model.path}, {where}")
+        note = "" if Path(resolve(role.model.path)).exists() else " (a hub model; not checked)"
+        lines.append(f"{name}: {type(role.strategy).__name__} of {role.model.path}{note}, {where}")
     if trainer.inference is not None:
         specs = trainer.inference.processes(
             trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic

@@ -241,3 +241,19 @@ def test_describe_says_what_would_be_started_where() -> None:
     lines = recipes.load("quickstart_inline").describe()
     assert lines[0] == "controller: this process"
     assert [line.partition(":")[0] for line in lines] == ["controller", "policy", "engine-0", "rewards"]
+    assert lines[1:3] == [
+        "policy: Single of package:areal_lit_recipes/quickstart_model, in this process",
+        "engine-0: in this process",
+    ]
+
+
+@pytest.mark.parametrize("path", ["./no/such", "/no/such", "~/no/such", "package:areal_lit_recipes/none"])
+def test_a_local_model_must_exist(path: str) -> None:
+    (rule,) = recipes.load("quickstart", overrides=[f"policy.model.path={path}"]).validate()
+    assert rule.startswith(f"policy.model.path: model path {path!r}")
+
+
+def test_a_model_on_the_hub_is_not_looked_up() -> None:
+    run = recipes.load("quickstart_inline", overrides=["policy.model.path=nobody/nothing"])
+    assert run.validate() == []
+    assert run.describe()[1] == "policy: Single of nobody/nothing (a hub model; not checked), in this process"

@@ -26,6 +26,7 @@ from areal_lit.plugins import create_plugin_manager, load_defaults
 from areal_lit.policies import DefaultPolicies, PhaseClock
 from areal_lit.processes import set_up, start_engines, start_roles
 from areal_lit.prompts import PromptStream
+from areal_lit.recipe_changes import check_changes
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
 from areal_lit.rollout import RolloutDefaults
@@ -124,7 +125,7 @@ class Lifecycle:
         config = trainer.config or describe_config(trainer)
         directory = self._open_directory(config)
         store = CheckpointStore(directory.checkpoints, keep_last=trainer.checkpoint.keep_last)
-        checkpoint = self._read_checkpoint(store)
+        checkpoint = self._read_checkpoint(store, config)
         clock = PhaseClock()
         callbacks, hook = self._load_plugins(clock)
         self._exit.enter_context(self._interrupts)
@@ -159,7 +160,7 @@ class Lifecycle:
         self._directory = directory
         return directory
 
-    def _read_checkpoint(self, store: CheckpointStore) -> Checkpoint | None:
+    def _read_checkpoint(self, store: CheckpointStore, config: Mapping[str, Any]) -> Checkpoint | None:
         """What to go on from, if anything; the trainer is at its step then."""
         trainer = self._trainer
         trainer.step = 0
@@ -170,6 +171,8 @@ class Lifecycle:
             return None
         state = read_state(path)
         trainer.step = int(state["step"])
+        if not self._is_evaluation:
+            check_changes(path, state.get("config") or {}, config)
         if not self._is_evaluation and trainer.max_steps is not None and trainer.step >= trainer.max_steps:
             raise ValueError(
                 f"nothing is left to train: {path} is at step {trainer.step} and max_steps is {trainer.max_steps}; "

@@ -48,8 +48,10 @@ class RunDirectory:
                     "name (--name NAME, name=...) or delete it (--overwrite true, overwrite=True)"
                 )
             with _lock(path):
-                _delete(self._replaced)
                 _check_marked(path)
+                if self._replaced.exists():
+                    _check_marked(self._replaced)
+                    shutil.rmtree(self._replaced)
                 path.rename(self._replaced)
         is_new = not path.exists() or all(inside.name == "evaluations" for inside in path.iterdir())
         path.mkdir(parents=True, exist_ok=True)
@@ -71,26 +73,24 @@ class RunDirectory:
         partial = self.path / ".config.yaml"
         partial.write_text(yaml.safe_dump(redact(self._config), sort_keys=False))
         partial.rename(self.path / "config.yaml")
-        if self._replaced is not None:
-            _delete(self._replaced)
+        if self._replaced is not None and _is_marked(self._replaced):
+            shutil.rmtree(self._replaced)
 
     def close(self) -> None:
         """Let another process use the directory."""
         self._opened.close()
 
 
+def _is_marked(path: Path) -> bool:
+    return not path.is_symlink() and (path / _MARKER).is_file()
+
+
 def _check_marked(path: Path) -> None:
-    if path.is_symlink() or not (path / _MARKER).is_file():
+    if not _is_marked(path):
         raise FileExistsError(
             f"{path} is not deleted: it was not made by areal-lit for a run alone (it has no {_MARKER}); move it away "
             "yourself or choose another name (--name NAME, name=...)"
         )
-
-
-def _delete(path: Path) -> None:
-    if path.exists():
-        _check_marked(path)
-        shutil.rmtree(path)
 
 
 def _holds_run(path: Path) -> bool:

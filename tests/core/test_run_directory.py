@@ -85,6 +85,12 @@ def test_an_overwritten_run_lasts_until_the_new_one_has_begun(tmp_path: Path) ->
     assert not (path / "samples.jsonl").exists()
 
 
+def test_a_foreign_directory_of_the_replaced_name_does_not_matter_to_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "run.replaced").mkdir()
+    opened(tmp_path / "run", overwrite=True).close()
+    assert (tmp_path / "run.replaced").exists()
+
+
 @pytest.mark.parametrize("name", ["run", "run.replaced"])
 def test_a_directory_that_was_not_made_for_a_run_is_never_deleted(tmp_path: Path, name: str) -> None:
     foreign = tmp_path / name

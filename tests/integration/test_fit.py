@@ -261,6 +261,9 @@ def test_a_finished_run_says_so_and_can_be_gone_back_in(tmp_path: Path) -> None:
         trainer("quickstart_inline", tmp_path, *options).fit(resume="auto")
     with pytest.raises(ValueError, match="is at step 2 and max_steps is 1"):
         trainer("quickstart_inline", tmp_path, "max_steps=1").fit(resume="auto")
+    with pytest.raises(ValueError, match="seed was 0 and now is 1"):
+        trainer("quickstart_inline", tmp_path, "max_steps=3", "seed=1").fit(resume="auto")
+    assert yaml.safe_load((checkpoints.parent / "config.yaml").read_text())["seed"] == 0
     trainer("quickstart_inline", tmp_path, *options).fit(resume=str(checkpoints / "step-00000001"))
     assert sorted(path.name for path in checkpoints.iterdir()) == ["abandoned-1", "step-00000001", "step-00000002"]
 

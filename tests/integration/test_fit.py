@@ -184,7 +184,7 @@ def test_a_signal_while_waiting_loses_and_repeats_no_prompt(tmp_path: Path) -> N
                "loggers=[{class_path: csv}, {class_path: samples, init_args: {groups_per_step: 4}}]")  # fmt: skip
     run = trainer("quickstart_inline", tmp_path, *options, "max_steps=null")
     run.callbacks = [WhileWaiting(2)]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^interrupted at step [23]; go on with --resume auto, fit"):
         run.fit()
     assert run.step in (2, 3), "the step's groups were either all left or all trained on"
     path = trainer("quickstart_inline", tmp_path, *options, "max_steps=null").fit(resume="auto")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +12,11 @@ import pluggy
 
 from areal_lit.batching import pack
 from areal_lit.contracts import Process, Reward, Source
+from areal_lit.models import load_config
 from areal_lit.plugins import fingerprint
 from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Scorer
-from areal_lit.roles import RoleGroup
+from areal_lit.roles import Role, RoleGroup
 from areal_lit.rollout import RolloutLoop
 from areal_lit.run_directory import RunDirectory
 from areal_lit.text import TextCodec
@@ -24,6 +27,12 @@ from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
+
+
+PROBED_ROWS = 64
+"""Rows among which the prompts of the parity probe are looked for."""
+
+logger = logging.getLogger(__name__)
 
 
 class Online:
@@ -83,6 +92,7 @@ class Online:
             directory=str(directory.path),
             dtype=trainer.policy.model.dtype,
         )
+        self._has_chosen_probes = False
         self._alarm = MismatchAlarm(trainer.sync, dtype=trainer.policy.model.dtype)
 
     def start(self, processes: Sequence[Process]) -> None:
@@ -115,8 +125,8 @@ class Online:
 
     def hand_over(self, version: int) -> list[Metric]:
         """Give the engine the policy's weights, then let prompts in for them."""
-        if self._sources and not self._syncer.has_probe_prompts:
-            self._syncer.set_probe_prompts(self._probe_prompts())
+        if self._sources and not self._has_chosen_probes:
+            self._choose_probes()
         metrics = self._syncer.sync(version)
         self._loop.set_version(version)
         return metrics
@@ -147,10 +157,13 @@ class Online:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._loop.load_state_dict(state)
 
-    def _probe_prompts(self) -> list[IntArray]:
-        source = next(iter(self._sources.values()))
-        num = min(len(source.examples), self._trainer.sync.probe_prompts)
-        return [self._codec.encode_prompt(source.examples[index]) for index in range(num)]
+    def _choose_probes(self) -> None:
+        self._has_chosen_probes = True
+        trainer, source = self._trainer, next(iter(self._sources.values()))
+        num_tokens = min(trainer.sync.probe_tokens, (source.sampling or trainer.rollout.sampling).max_new_tokens)
+        longest = longest_sequence(trainer.policy) - num_tokens
+        prompts = probe_prompts(self._codec, source, num=trainer.sync.probe_prompts, longest=longest)
+        self._syncer.set_probe_prompts(prompts, max_new_tokens=num_tokens)
 
     def _trainer_logprobs(self, probes: Sequence[tuple[IntArray, int, float]]) -> list[FloatArray]:
         """The trainer's log-probs of generated tokens, per (token ids, prompt length, temperature)."""
@@ -161,6 +174,33 @@ class Online:
         ends = np.cumsum([len(token_ids) for token_ids, _, _ in probes])
         parts = np.split(logprobs, ends[:-1])
         return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
+
+
+def longest_sequence(role: Role) -> int:
+    """Tokens that fit both the model's positions and a micro-batch."""
+    limit = role.strategy.max_tokens_per_microbatch
+    # a model of another library has no Hugging Face configuration, and what it fits is not known here
+    with suppress(OSError, ValueError):
+        limit = min(limit, getattr(load_config(role.model), "max_position_embeddings", None) or limit)
+    return limit
+
+
+def probe_prompts(codec: TextCodec, source: Source, *, num: int, longest: int) -> list[IntArray]:
+    """Tokens of the first ``num`` prompts that fit; only the first rows are looked at."""
+    prompts: list[IntArray] = []
+    for index in range(min(len(source.examples), PROBED_ROWS)):
+        if len(prompts) == num:
+            break
+        # tokenizers and templates raise whatever they like; the row's own rollout reports and counts it
+        with suppress(Exception):
+            token_ids = codec.encode_prompt(source.examples[index])
+            if 0 < len(token_ids) <= longest:
+                prompts.append(token_ids)
+    if not prompts:
+        logger.warning(
+            "no parity probe: none of the first %d prompts has between 1 and %d tokens", PROBED_ROWS, longest
+        )
+    return prompts
 
 
 def rewards_by_key(default: Reward | None, sources: Mapping[str, Mapping[str, Source]]) -> dict[str, Reward]:

@@ -93,16 +93,14 @@ class WeightSyncer:
         self._sync_mode = sync_mode
         self._directory = directory
         self._probe_prompts: list[IntArray] = []
+        self._probe_tokens = settings.probe_tokens
         self._failed_version: int | None = None
         self._alarm = MismatchAlarm(settings, dtype=dtype)
 
-    @property
-    def has_probe_prompts(self) -> bool:
-        return bool(self._probe_prompts)
-
-    def set_probe_prompts(self, prompts: Sequence[IntArray]) -> None:
-        """Token ids of the prompts that probes use; the first ``probe_prompts`` of them."""
+    def set_probe_prompts(self, prompts: Sequence[IntArray], *, max_new_tokens: int) -> None:
+        """Token ids of the prompts that probes use (the first ``probe_prompts``), and the most to generate for each."""
         self._probe_prompts = [np.asarray(p, dtype=np.int64) for p in prompts[: self.settings.probe_prompts]]
+        self._probe_tokens = min(self.settings.probe_tokens, max_new_tokens)
 
     def sync(self, version: int) -> list[Metric]:
         """The engine holds ``version`` when this returns; at once if it already did.
@@ -196,7 +194,7 @@ class WeightSyncer:
         """
         if not self._probe_prompts:
             return []
-        completions = self._sample(version, self.settings.probe_tokens)
+        completions = self._sample(version, self._probe_tokens)
         stamped = sorted({int(v) for completion in completions for v in completion.versions})
         if stamped != [version]:
             raise WeightSyncError(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from areal_lit.contracts import Source
-from areal_lit.online import rewards_by_key
+from areal_lit.online import longest_sequence, probe_prompts, rewards_by_key
+from areal_lit.roles import Role
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit_rewards.exact_match import ExactMatch
+from areal_lit_single.strategy import Single
 
 
 def source(reward: ExactMatch | None = None) -> Source:
@@ -38,3 +44,20 @@ def test_sources_that_nothing_scores_are_named() -> None:
     with pytest.raises(ValueError, match="nothing scores source b, evaluation set c"):
         rewards_by_key(None, kinds)
     assert list(rewards_by_key(ExactMatch(), kinds)) == ["default", "source a"]
+
+
+def test_probes_take_the_first_rows_that_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    codec = TextCodec(tiny_spec(tmp_path))
+    rows = ["1+" * 40, "", "1+1=", "\ud800", "2+2=", "3+3="]
+    lengthy = Source(examples=[Example(prompt=row) for row in rows])
+    found = probe_prompts(codec, lengthy, num=2, longest=30)
+    assert [codec.decode(token_ids) for token_ids in found] == ["1+1=", "2+2="]
+    assert probe_prompts(codec, lengthy, num=2, longest=3) == []
+    assert "no parity probe: none of the first 64 prompts has between 1 and 3 tokens" in caplog.text
+
+
+def test_a_sequence_fits_the_model_and_a_microbatch(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    positions = spec.config["max_position_embeddings"]  # type: ignore[index]
+    assert longest_sequence(Role(model=spec, strategy=Single(max_tokens_per_microbatch=100))) == 100
+    assert longest_sequence(Role(model=spec, strategy=Single(max_tokens_per_microbatch=10**6))) == positions

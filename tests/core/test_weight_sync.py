@@ -38,6 +38,7 @@ class TinyEngine(InferenceBackend):
         self.prefixes = {}
         self.calls = []
         self.urgent = []
+        self.budgets = []
         self.receiver = MemoryReceiver()
 
     def processes(self, spec, *, seed, deterministic):
@@ -76,6 +77,7 @@ class TinyEngine(InferenceBackend):
 
     async def generate(self, request):
         self.urgent.append(request.is_urgent)
+        self.budgets.append(request.sampling.max_new_tokens)
         if self.fault == "never answers":
             await asyncio.sleep(600)
         if self.fault == "answers late":
@@ -114,7 +116,9 @@ class TinyEngine(InferenceBackend):
 class Setting:
     """A trainer's model, an engine with its own, and the syncer between them."""
 
-    def __init__(self, tmp_path, *, fault="", sender="", transport=None, num_receivers=1, **settings):
+    def __init__(
+        self, tmp_path, *, fault="", sender="", transport=None, num_receivers=1, max_new_tokens=64, **settings
+    ):
         self.spec = tiny_spec(tmp_path)
         self.model = load_causal_lm(self.spec)
         self.engine = TinyEngine(load_causal_lm(self.spec), fault)
@@ -133,7 +137,7 @@ class Setting:
             dtype="float32",
             num_receivers=num_receivers,
         )
-        self.syncer.set_probe_prompts(PROMPTS)
+        self.syncer.set_probe_prompts(PROMPTS, max_new_tokens=max_new_tokens)
 
     def manifest(self):
         return tuple(
@@ -217,6 +221,12 @@ def test_the_probe_catches_wrong_weights(tmp_path, fault):
     setting.engine.fault = fault
     with pytest.raises(MismatchError, match="the probe after the sync of version 2"):
         setting.syncer.sync(2)
+
+
+def test_a_probe_generates_no_more_than_an_episode_may(tmp_path):
+    setting = Setting(tmp_path, max_new_tokens=3, probe_tokens=16)
+    setting.syncer.sync(0)
+    assert setting.engine.budgets == [3] * len(PROMPTS)
 
 
 def test_the_probe_refuses_an_old_version_stamp(tmp_path):

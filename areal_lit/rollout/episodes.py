@@ -62,7 +62,7 @@ class GroupPlan:
     def prompt_ids(self) -> IntArray:
         """Tokens of the prompt, encoded once for all samples, read-only, [p]."""
         if self._prompt_ids is None:
-            self._prompt_ids = self.services.codec.encode_prompt(self.prompt.example)
+            self._prompt_ids = _encoded(self.prompt, self.services.codec)
             self._prompt_ids.setflags(write=False)
         return self._prompt_ids
 
@@ -184,6 +184,19 @@ class RolloutEpisode:
                 f"{type(self._services.backend).__name__} returned {n} tokens, {len(completion.logprobs)} log-probs, "
                 f"{len(completion.versions)} versions for a budget of {budget}; all must be equally many"
             )
+
+
+def _encoded(prompt: Prompt, codec: TextCodec) -> IntArray:
+    """Tokens of a prompt. Raises ValueError naming its row when there are none."""
+    row = f"row {prompt.row} of source {prompt.source!r}"
+    try:
+        token_ids = codec.encode_prompt(prompt.example)
+    # tokenizers and chat templates raise whatever they like; the cause stays attached
+    except Exception as error:
+        raise ValueError(f"{row}: the prompt cannot be encoded: {type(error).__name__}: {error}") from error
+    if not len(token_ids):
+        raise ValueError(f"{row}: the prompt has no tokens, and generation needs one to start from; drop the row")
+    return token_ids
 
 
 def _seed(plan: GroupPlan, sample: int) -> int:

@@ -357,6 +357,16 @@ def test_filters_reject_count_and_replace(make: Make) -> None:
     assert "rollout/rejected/equal_rewards" not in numbers
 
 
+@pytest.mark.parametrize(
+    ("prompt", "reason"), [("", "the prompt has no tokens"), ("\ud800", "cannot be encoded: UnicodeEncodeError")]
+)
+def test_a_prompt_that_is_no_prompt_is_named_by_its_row(make: Make, prompt: str, reason: str) -> None:
+    examples = [Example(prompt=prompt)] * 9
+    loop = make(settings(max_attempts=1, failure_budget=0.0), sources={"sums": Source(examples=examples)})
+    with pytest.raises(RuntimeError, match=rf"row \d of source 'sums': .*{reason}"):
+        loop.next_batch(0)
+
+
 def test_zero_acceptance_ends_the_run_and_names_the_reasons(make: Make) -> None:
     loop = make(settings(max_rejected_groups=9, samples_per_group=1), filters=[EqualRewards()])
     with pytest.raises(RuntimeError, match=r"last 9 groups were all rejected \(equal_rewards 9\)"):

@@ -10,6 +10,7 @@ workers share one pipe; an idle worker's death breaks the pool, and ``os._exit(0
 
 from __future__ import annotations
 
+import logging
 import pickle
 import socket
 import threading
@@ -24,6 +25,8 @@ from typing import Any
 
 from areal_lit.rewarding.processes import Worker
 from areal_lit.rewarding.worker import Item, Outcome, describe
+
+logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
@@ -63,6 +66,7 @@ class RewardPool:
         timeout_s: longest execution of one call.
         max_attempts: of one call, the first included.
         batch_size: most calls sent to a worker at once.
+        max_kills_in_row: so many calls that hang or end their worker, with no answer in between, end the pool.
         deliver: receives finished jobs with one outcome per trajectory, on the pool's thread.
         count: adds to a named counter, on the pool's thread.
         log_path: of the workers' output, kept below ``LOG_LIMIT_BYTES`` or so; None if they have none.
@@ -76,6 +80,7 @@ class RewardPool:
         timeout_s: float,
         max_attempts: int,
         batch_size: int,
+        max_kills_in_row: int,
         deliver: Callable[[list[tuple[Job, list[Outcome]]]], None],
         count: Callable[[str, float], None],
         log_path: Path | None,
@@ -85,6 +90,8 @@ class RewardPool:
         self._timeout_s = timeout_s
         self._max_attempts = max_attempts
         self._batch_size = batch_size
+        self._max_kills_in_row = max_kills_in_row
+        self._kills_in_row = 0
         self._deliver = deliver
         self._count = count
         self._log_path = log_path
@@ -225,6 +232,7 @@ class RewardPool:
 
     def _take(self, slot: Slot, results: list[list[Outcome]], seconds: float) -> None:
         slot.answered += len(results)
+        self._kills_in_row = 0
         self._count("seconds", seconds)
         self._count("calls", len(results))
         for outcomes in results:
@@ -268,6 +276,22 @@ class RewardPool:
             del slot.jobs[blamed]
             self._fail(job, kind, reason)
             self._requeue(slot.jobs)
+            self._note_kill(job, kind, reason)
+
+    def _note_kill(self, job: Job, kind: str, reason: str) -> None:
+        """Tell the first of a row, as such calls are slow to show in numbers; raise when there are only such."""
+        self._kills_in_row += 1
+        if self._kills_in_row >= self._max_kills_in_row:
+            raise RuntimeError(
+                f"{self._kills_in_row} calls of rewards in a row hung or ended their worker, the last of reward "
+                f"{job.item.key!r} ({kind}: {reason}); mend it, raise rewarding.timeout_s, or raise "
+                "rewarding.max_kills_in_row"
+            )
+        if self._kills_in_row == 1:
+            logger.warning(
+                "a call of reward %r had its worker replaced (%s: %s); rewarding.timeout_s is %g",
+                job.item.key, kind, reason, self._timeout_s,
+            )  # fmt: skip
 
     def _requeue(self, jobs: Iterable[Job]) -> None:
         with self._lock:

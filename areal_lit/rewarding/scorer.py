@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
 from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
 from areal_lit.types import Metric, Trajectory
+
+logger = logging.getLogger(__name__)
 
 UNSCORED_KINDS = ("unscored", "error", "invalid", "timeout", "crash")
 
@@ -41,6 +44,7 @@ class Rewarding:
         max_attempts: of one call, the first included.
         on_failure: drop (the sample is left out of training and counted) or raise (the run ends).
         batch_size: most calls that are sent to a worker at once.
+        max_kills_in_row: so many calls that hang or end their worker, with no other answer between them, end the run.
     """
 
     def __init__(
@@ -51,8 +55,14 @@ class Rewarding:
         max_attempts: int = 2,
         on_failure: Literal["drop", "raise"] = "drop",
         batch_size: int = 64,
+        max_kills_in_row: int = 32,
     ) -> None:
-        for name, number in (("num_workers", num_workers), ("max_attempts", max_attempts), ("batch_size", batch_size)):
+        for name, number in (
+            ("num_workers", num_workers),
+            ("max_attempts", max_attempts),
+            ("batch_size", batch_size),
+            ("max_kills_in_row", max_kills_in_row),
+        ):
             if number < 1:
                 raise ValueError(f"rewarding.{name} must be >= 1, got {number}")
         if not timeout_s > 0:
@@ -64,6 +74,7 @@ class Rewarding:
         self.max_attempts = max_attempts
         self.on_failure = on_failure
         self.batch_size = batch_size
+        self.max_kills_in_row = max_kills_in_row
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +123,8 @@ class Scorer:
         self._lock = threading.Lock()
         self._counts: dict[str, float] = defaultdict(float)
         self._num_queued = 0
+        self._hung_in_row: dict[str, int] = defaultdict(int)
+        self._told: set[tuple[str, str]] = set()
 
     def start(self) -> None:
         """Start the workers in the background. Raises ValueError for a reward that cannot be sent to them."""
@@ -140,6 +153,7 @@ class Scorer:
             timeout_s=self._settings.timeout_s,
             max_attempts=self._settings.max_attempts,
             batch_size=self._settings.batch_size,
+            max_kills_in_row=self._settings.max_kills_in_row,
             deliver=self._deliver,
             count=self._count,
             log_path=log_path,
@@ -180,7 +194,7 @@ class Scorer:
         self._count_max("queue", self._num_queued)
         try:
             if key in self._async:
-                outcomes = list(await asyncio.gather(*(self._score_async(reward, each) for each in trajectories)))
+                outcomes = list(await asyncio.gather(*(self._score_async(key, reward, each) for each in trajectories)))
             else:
                 outcomes = await self._score_in_pool(key, reward, trajectories)
         finally:
@@ -199,7 +213,7 @@ class Scorer:
             Metric(name="reward/queue", sum=counts.get("queue", 0.0), reduction="max"),
         ]
 
-    async def _score_async(self, reward: Reward, trajectory: Trajectory) -> Outcome:
+    async def _score_async(self, key: str, reward: Reward, trajectory: Trajectory) -> Outcome:
         outcome = Outcome()
         for attempt in range(1, self._settings.max_attempts + 1):
             if attempt > 1:
@@ -212,6 +226,12 @@ class Scorer:
             # Rewards are the user's code: whatever they raise leaves this call unscored and counted.
             except Exception as error:  # noqa: BLE001
                 outcome = Outcome(kind="error", reason=describe(error))
+            self._hung_in_row[key] = self._hung_in_row[key] + 1 if outcome.kind == "timeout" else 0
+            if self._hung_in_row[key] >= self._settings.max_kills_in_row:
+                raise RewardError(
+                    f"reward {key!r} has hung {self._hung_in_row[key]} times in a row ({outcome.reason}); mend it, or "
+                    "raise rewarding.timeout_s or rewarding.max_kills_in_row"
+                )
             self._count("seconds", time.monotonic() - begun)
             self._count("calls", 1)
             if not outcome.kind:
@@ -264,6 +284,7 @@ class Scorer:
         reason = f"{outcome.kind}: {outcome.reason}"
         if outcome.kind == "stopped":
             raise RewardError(f"reward {key!r} cannot be computed any more: {outcome.reason}")
+        self._tell(key, trajectory, outcome.kind, reason)
         self._count("unscored", 1)
         self._count(f"unscored_{outcome.kind}", 1)
         if self._settings.on_failure == "raise":
@@ -274,6 +295,17 @@ class Scorer:
                 "Fix the reward or the row, or set rewarding.on_failure to drop"
             )
         return replace(trajectory, reward=None, unscored=reason, reward_parts={})
+
+    def _tell(self, key: str, trajectory: Trajectory, kind: str, reason: str) -> None:
+        """Log the first of each kind per reward; the others are counted only."""
+        if (key, kind) in self._told:
+            return
+        self._told.add((key, kind))
+        prompt = trajectory.prompt
+        logger.warning(
+            "reward %r has no value for row %d of source %r: %s; later ones are counted in reward/unscored_%s",
+            key, prompt.row, prompt.source, reason, kind,
+        )  # fmt: skip
 
     def _count(self, name: str, amount: float) -> None:
         with self._lock:

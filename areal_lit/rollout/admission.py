@@ -19,7 +19,7 @@ from areal_lit.rollout.failure_budget import FailureBudget
 from areal_lit.rollout.groups import FinishedGroup, GroupRunner
 from areal_lit.rollout.metrics import RolloutCounters
 from areal_lit.rollout.settings import Rollout
-from areal_lit.rollout.verdict import Verdict
+from areal_lit.rollout.verdict import Verdict, is_unscored
 from areal_lit.staleness import capacity, is_stale
 from areal_lit.types import Group, Prompt, Sampling
 
@@ -52,6 +52,8 @@ class Admission:
         self._running: dict[int, Prompt] = {}
         self._ready: list[tuple[Group, int | None]] = []
         self._rejected_in_a_row: Counter[str] = Counter()
+        self._unscored_in_a_row = 0
+        self._last_unscored = ""
         self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
         self._has_failed = False
@@ -164,6 +166,7 @@ class Admission:
         taken, self._ready = self._ready[:count], self._ready[count:]
         self.num_consumed += count
         self._rejected_in_a_row.clear()
+        self._unscored_in_a_row = 0
         self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
         return [group for group, _ in taken]
 
@@ -200,10 +203,12 @@ class Admission:
         self._spend(finished)
         objection = self._verdict.objection(group, needs_reward=needs_reward)
         if objection:
-            self._reject(objection)
+            unscored = [t for t in group.trajectories if is_unscored(t, needs_reward=needs_reward)]
+            self._reject(objection, unscored=unscored[-1].unscored or "without a reason" if unscored else "")
         else:
             # groups turn out stale after they were accepted: only a batch that was consumed ends that row
             self._rejected_in_a_row = Counter(stale=self._rejected_in_a_row["stale"])
+            self._unscored_in_a_row = 0
             self._ready.append((group, group.oldest_version))
 
     def _spend(self, finished: FinishedGroup) -> None:
@@ -214,16 +219,28 @@ class Admission:
                 f"{verdict} (rollout.failure_budget); the last: {finished.failures[-1]}"
             ) from finished.last_error
 
-    def _reject(self, reason: str) -> None:
+    def _reject(self, reason: str, *, unscored: str = "") -> None:
+        """Count a rejected group; ``unscored`` says what became of the reward of one of its samples."""
         self.counters.rejected[reason] += 1
         self._rejected_in_a_row[reason] += 1
-        total = self._rejected_in_a_row.total()
-        if total >= self._settings.rejection_limit:
-            reasons = ", ".join(f"{name} {count}" for name, count in self._rejected_in_a_row.most_common() if count)
-            raise RuntimeError(
-                f"the last {total} groups were all rejected ({reasons}), so training would wait for ever; make the "
-                "task easier or harder, relax the filters, or raise rollout.max_rejected_groups"
-            )
+        if unscored:
+            self._unscored_in_a_row += 1
+            self._last_unscored = unscored
+        if self._rejected_in_a_row.total() >= self._settings.rejection_limit:
+            self._raise_all_rejected(self._rejected_in_a_row.total())
+
+    def _raise_all_rejected(self, total: int) -> None:
+        reasons = ", ".join(f"{name} {count}" for name, count in self._rejected_in_a_row.most_common() if count)
+        rewards = ""
+        advice = "make the task easier or harder, relax the filters"
+        if self._unscored_in_a_row:
+            rewards = f"; {self._unscored_in_a_row} of them unscored; last: {self._last_unscored}"
+        if 2 * self._unscored_in_a_row >= total:
+            advice = "mend the reward or the rows it cannot score"
+        raise RuntimeError(
+            f"the last {total} groups were all rejected ({reasons}{rewards}), so training would wait for ever; "
+            f"{advice}, or raise rollout.max_rejected_groups"
+        )
 
     def _raise_closed(self, step: int) -> None:
         raise RuntimeError(

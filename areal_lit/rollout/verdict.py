@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_lit.contracts.filter import Filter
 from areal_lit.rollout.settings import Rollout
-from areal_lit.types import Group, Prompt
+from areal_lit.types import Group, Prompt, Trajectory
 
 VETO_LIMIT_S = 0.005
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Verdict:
 
     def objection(self, group: Group, *, needs_reward: bool) -> str:
         """Why the group is rejected, in a word; empty if it is accepted."""
-        lost = {t.sample for t in group.trajectories if t.unscored or (needs_reward and t.reward is None)}
+        lost = {t.sample for t in group.trajectories if is_unscored(t, needs_reward=needs_reward)}
         usable = {t.sample for t in group.trajectories} - lost
         if not usable:
             return "failed"
@@ -68,6 +68,11 @@ class Verdict:
                 "hook %s took %.1f ms on the event loop, where generation waits for it (limit %g ms), in: %s",
                 hook, seconds * 1e3, VETO_LIMIT_S * 1e3, ", ".join(fresh),
             )  # fmt: skip
+
+
+def is_unscored(trajectory: Trajectory, *, needs_reward: bool) -> bool:
+    """Whether a reward was wanted and could not be had."""
+    return bool(trajectory.unscored) or (needs_reward and trajectory.reward is None)
 
 
 def _snake(name: str) -> str:

@@ -191,6 +191,45 @@ async def test_only_the_call_that_ends_its_worker_is_unscored(tmp_path: Path, na
         assert [each.reward for each in await scorer.score(reward, texts("ok"))] == [0.0], "the worker is replaced"
 
 
+@pytest.mark.parametrize(("name", "kind"), [("hang", "timeout: no result within"), ("exit", "crash: .*exit code 0")])
+async def test_a_reward_that_only_kills_workers_is_told_and_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str
+) -> None:
+    reward = Scripted()
+    with (
+        running(reward, tmp_path, num_workers=1, timeout_s=0.2, max_kills_in_row=3) as scorer,
+        pytest.raises(RewardError, match=rf"3 calls of rewards in a row .* 'default' \({kind}"),
+    ):
+        await scorer.score(reward, texts(*[name] * 8))
+    assert [m for m in caplog.messages if m.startswith("a call of reward 'default' had its worker replaced")]
+
+
+async def test_an_async_reward_that_only_hangs_ends_the_run(tmp_path: Path) -> None:
+    reward = Remote()
+    settings = {"timeout_s": 0.01, "max_attempts": 1, "max_kills_in_row": 3}
+    with running(reward, tmp_path, **settings) as scorer:
+        await scorer.score(reward, texts("hang", "hang"))
+        await scorer.score(reward, texts("ok"))
+        with pytest.raises(RewardError, match=r"'default' has hung 3 times in a row.*timeout_s"):
+            await scorer.score(reward, texts("hang", "hang", "hang"))
+
+
+async def test_answers_between_kills_keep_the_run_alive(tmp_path: Path) -> None:
+    reward = Scripted()
+    with running(reward, tmp_path, num_workers=1, max_attempts=1, batch_size=1, max_kills_in_row=2) as scorer:
+        scored = await scorer.score(reward, texts(*["exit", "ok", "raise"] * 2))
+    assert [each.unscored.split(":")[0] for each in scored] == ["crash", "", "error"] * 2
+
+
+async def test_the_first_unscored_of_a_kind_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reward = Scripted()
+    with running(reward, tmp_path, in_process=True, max_attempts=1) as scorer:
+        await scorer.score(reward, texts("raise", "raise", "nan"))
+    first, second = caplog.messages
+    assert "reward 'default' has no value for row 0 of source 'test': error: ZeroDivisionError" in first
+    assert "invalid: returned nan" in second
+
+
 async def test_time_in_the_queue_does_not_count(tmp_path: Path) -> None:
     reward = Sleepy()
     with running(reward, tmp_path, num_workers=1, timeout_s=1.0) as scorer:
@@ -362,7 +401,15 @@ async def test_an_unknown_reward_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_workers": 0}, {"timeout_s": 0.0}, {"max_attempts": 0}, {"batch_size": 0}, {"on_failure": "zero"}]
+    "wrong",
+    [
+        {"num_workers": 0},
+        {"timeout_s": 0.0},
+        {"max_attempts": 0},
+        {"batch_size": 0},
+        {"max_kills_in_row": 0},
+        {"on_failure": "zero"},
+    ],
 )
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"rewarding.{next(iter(wrong))} must"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,11 +35,14 @@ from areal_lit.run import Run, Status
 from areal_lit.run_data import RunData
 from areal_lit.run_directory import RunDirectory
 from areal_lit.run_state import RunState
+from areal_lit.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+_DEATH_IS_KNOWN_S = 2.0
 
 Checkpoint = tuple[Path, Mapping[str, Any]]
 """Where it lies, and its state."""
@@ -88,6 +92,7 @@ class Lifecycle:
         self._exit = ExitStack()
         self._interrupts = Interrupts(self._on_interrupt)
         self._failure: BaseException | None = None
+        self._died = threading.Event()
         self._directory: RunDirectory | None = None
         self._loggers: Sequence[RunLogger] = ()
         self._hook: pluggy.HookRelay | None = None
@@ -106,7 +111,7 @@ class Lifecycle:
                 status = run.status
             except BaseException as error:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                cause = self._failure or error
+                cause = self._cause(error)
                 self._report(cause)
                 if cause is not error:
                     raise cause from error  # the death behind the error is what the user needs to read
@@ -251,6 +256,7 @@ class Lifecycle:
         """Called from the launcher's watcher thread: whoever waits, wherever, must stop waiting."""
         if self._failure is None:
             self._failure = ProcessDied(str(death))
+            self._died.set()
             logger.error("%s", death)
             if self._online is not None:
                 self._online.fail(self._failure)
@@ -266,6 +272,12 @@ class Lifecycle:
 
     # --- ending ----------------------------------------------------------------------------------
 
+    def _cause(self, error: BaseException) -> BaseException:
+        """The death behind an error. Whoever talks to a process may notice before the one who watches it does."""
+        if _is_lost_connection(error):
+            self._died.wait(_DEATH_IS_KNOWN_S)
+        return self._failure or error
+
     def _report(self, error: BaseException) -> None:
         """Write a failure down, and say in it where."""
         if isinstance(error, KeyboardInterrupt) or self._directory is None:
@@ -279,3 +291,11 @@ class Lifecycle:
                 closing.callback(run_logger.close, status)
             if self._hook is not None:
                 self._hook.fit_end(trainer=self._trainer, status=status)
+
+
+def _is_lost_connection(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ConnectionError | WeightSyncError):
+            return True
+        error = error.__cause__
+    return False

@@ -19,12 +19,14 @@ import yaml
 
 from areal_lit import hookimpl, recipes
 from areal_lit.cli.main import main
-from areal_lit.contracts import Callback, ProcessDied
+from areal_lit.contracts import Callback, Death, ProcessDied
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
 from areal_lit.types import Prompt, Trajectory
+from areal_lit.weight_sync import WeightSyncError
 from areal_lit_algorithms.sft import SFT
+from areal_lit_launchers.inline import Inline
 
 SMALL = (
     "rollout.groups_per_step=4", "rollout.samples_per_group=4", "policy.num_threads=1",
@@ -142,6 +144,29 @@ def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, log:
     with pytest.raises(ProcessDied, match=says):
         run.fit()
     assert time.monotonic() - killed_at[0] < 20
+
+
+class Dying(Inline):
+    """Learns of a death only after the loop has met its consequence."""
+
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
+        super().setup(log_dir, on_death)
+        self.on_death = on_death
+
+    def break_with(self, error: Exception) -> None:
+        death = Death(name="engine-0", rank=0, exit_code=-9, reason="ended", log_tail="out of memory")
+        threading.Timer(0.3, self.on_death, [death]).start()
+        raise error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [WeightSyncError("connection lost"), ConnectionResetError("connection lost")])
+def test_a_death_is_the_headline_though_a_connection_broke_first(tmp_path: Path, error: Exception) -> None:
+    run = trainer("quickstart_inline", tmp_path, "max_steps=2")
+    run.launcher = launcher = Dying()
+    run.callbacks = [AtStep(1, lambda: launcher.break_with(error))]
+    with pytest.raises(ProcessDied, match=r"^engine-0 rank 0 ended, exit code -9\n(.*\n)*out of memory"):
+        run.fit()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from areal_lit.types import Sampling
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
+NAME_LIMIT = 128
 ROLE_OF_NEED = {"reference": "reference", "values": "critic", "teacher": "teacher"}
 
 
@@ -70,8 +71,13 @@ def _run_rules(trainer: Trainer) -> Iterator[str]:
         yield f"max_steps must be >= 1 or null for open-ended, got {trainer.max_steps}"
     if trainer.max_steps is None and trainer.rollout.num_epochs is None and trainer.rollout.when_exhausted != "end":
         yield "the run would never end: set max_steps, rollout.num_epochs or rollout.when_exhausted: end"
-    if not trainer.name or trainer.name.startswith(".") or "/" in trainer.name:
-        yield f"name is a directory name below runs_dir and must not hold '/' or start with '.', got {trainer.name!r}"
+    name = trainer.name
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        yield f"name is a directory name below runs_dir and must not hold '/' or '\\' or start with '.', got {name!r}"
+    elif len(name) > NAME_LIMIT or not name.isprintable():
+        yield f"name must be at most {NAME_LIMIT} printable characters, got {len(name)}: {name[:NAME_LIMIT]!r}"
+    if not trainer.call_timeout_s > 0:
+        yield f"call_timeout_s must be > 0, got {trainer.call_timeout_s}"
     if trainer.num_minibatches < 1:
         yield f"num_minibatches must be >= 1, got {trainer.num_minibatches}"
     samples = trainer.rollout.groups_per_step * (1 if trainer.algorithm.offline else trainer.rollout.samples_per_group)
@@ -182,12 +188,6 @@ def _data_rules(trainer: Trainer) -> Iterator[str]:
         )
 
 
-def _role_rules(trainer: Trainer) -> Iterator[str]:
-    present = roles(trainer)
-    trained = set(trainer.algorithm.heads)
-    used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
-    name = type(trainer.algorithm).__name__
-    for role in sorted(used - set(present)):
 def _model_rules(trainer: Trainer) -> Iterator[str]:
     for role, given in roles(trainer).items():
         try:
@@ -196,6 +196,12 @@ def _model_rules(trainer: Trainer) -> Iterator[str]:
             yield f"{role}.model.path: {error}"
 
 
+def _role_rules(trainer: Trainer) -> Iterator[str]:
+    present = roles(trainer)
+    trained = set(trainer.algorithm.heads)
+    used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
+    name = type(trainer.algorithm).__name__
+    for role in sorted(used - set(present)):
         yield f"{role} is missing: {name} needs that role; add a `{role}:` section with model and strategy"
     for role in sorted(set(present) - used):
         yield f"{role} is given but {name} does not use it; remove the section or change the algorithm's options"

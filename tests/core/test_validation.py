@@ -80,7 +80,10 @@ def test_a_valid_run_breaks_no_rule() -> None:
 BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "steps": (lambda: {"max_steps": 0}, "max_steps must be >= 1 or null for open-ended, got 0"),
     "endless": (lambda: {"max_steps": None}, "the run would never end"),
-    "name": (lambda: {"name": "a/b"}, "must not hold '/' or start with '.', got 'a/b'"),
+    "name": (lambda: {"name": "a/b"}, "must not hold '/' or '\\' or start with '.', got 'a/b'"),
+    "long name": (lambda: {"name": "n" * 129}, "name must be at most 128 printable characters, got 129: 'n"),
+    "name with a line break": (lambda: {"name": "a\nb"}, "name must be at most 128 printable characters, got 3: 'a"),
+    "call timeout": (lambda: {"call_timeout_s": 0.0}, "call_timeout_s must be > 0, got 0.0"),
     "minibatches": (lambda: {"num_minibatches": 9}, "num_minibatches 9 is more than the 8 samples of a step"),
     "no minibatch": (lambda: {"num_minibatches": 0}, "num_minibatches must be >= 1, got 0"),
     "inference": (lambda: {"inference": None}, "inference is missing: GRPO learns from rollouts"),
@@ -235,6 +238,16 @@ def test_a_role_refuses_less_than_nothing() -> None:
     for name in ("num_ranks", "num_threads", "num_gpus"):
         with pytest.raises(ValueError, match=f"{name} must be >= "):
             role(**{name: -1})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_rates_and_temperatures_must_be_finite(value: float) -> None:
+    with pytest.raises(ValueError, match="lr must be finite and >= 0"):
+        AdamW(lr=value)
+    with pytest.raises(ValueError, match="max_grad_norm must be finite and >= 0"):
+        AdamW(lr=1e-3, max_grad_norm=value)
+    with pytest.raises(ValueError, match="temperature must be finite and >= 0"):
+        Sampling(temperature=value)
 
 
 def test_describe_says_what_would_be_started_where() -> None:

@@ -143,6 +143,8 @@ class Admission:
         finished = await self._runner.run(plan)
         del self._running[prompt.prompt_id]
         self._file(finished, needs_reward=plan.reward is not None)
+        if self._has_failed:
+            return
         if not self._deterministic:
             self.admit()
         self._wake()
@@ -226,7 +228,8 @@ class Admission:
         if unscored:
             self._unscored_in_a_row += 1
             self._last_unscored = unscored
-        if self._rejected_in_a_row.total() >= self._settings.rejection_limit:
+        if self._rejected_in_a_row.total() >= self._settings.rejection_limit and not self._has_failed:
+            self._has_failed = True  # what is still in flight has nothing to add
             self._raise_all_rejected(self._rejected_in_a_row.total())
 
     def _raise_all_rejected(self, total: int) -> None:

@@ -373,14 +373,17 @@ def test_zero_acceptance_ends_the_run_and_names_the_reasons(make: Make) -> None:
         loop.next_batch(0)
 
 
-def test_a_reward_that_always_fails_is_what_the_error_names(make: Make) -> None:
+def test_a_reward_that_always_fails_is_what_the_error_names(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
+        await asyncio.sleep(0.01)
         return [replace(t, reward=None, unscored="error: RuntimeError: no") for t in trajectories]
 
     loop = make(settings(max_rejected_groups=9), score=broken)
     reasons = r"last 9 groups .* \(failed 9; 9 of them unscored; last: error: RuntimeError: no\).*; mend the reward"
     with pytest.raises(RuntimeError, match=reasons):
         loop.next_batch(0)
+    loop.stop()
+    assert not caplog.messages, "the groups still in flight repeat nothing"
 
 
 def test_engine_that_reports_old_versions_for_ever_ends_the_run(make: Make) -> None:

@@ -373,7 +373,7 @@ def test_the_command_line_says_where_the_traceback_is(tmp_path: Path, capsys: py
     )
     assert found is not None
     assert "Traceback" in Path(found[1]).read_text()
-    (tmp_path / "quickstart_inline" / "config.yaml").write_text("{}")
+    (tmp_path / "quickstart_inline" / "metrics.csv").write_text("step\n1\n")
     assert main(["fit", *options]) == 1
     assert "traceback" not in capsys.readouterr().err, "no directory was opened, so none was written"
 

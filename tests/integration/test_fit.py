@@ -38,6 +38,13 @@ def trainer(recipe: str, directory: Path, *overrides: str) -> Trainer:
     return recipes.load(recipe, overrides=[f"runs_dir={directory}", *SMALL, *overrides])
 
 
+def leave_a_run(directory: Path) -> None:
+    """What tells that a run was here: its recipe and a row of metrics."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.yaml").write_text("{}")
+    (directory / "metrics.csv").write_text("step\n1\n")
+
+
 def rows(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
@@ -373,7 +380,7 @@ def test_the_command_line_says_where_the_traceback_is(tmp_path: Path, capsys: py
     )
     assert found is not None
     assert "Traceback" in Path(found[1]).read_text()
-    (tmp_path / "quickstart_inline" / "metrics.csv").write_text("step\n1\n")
+    leave_a_run(tmp_path / "quickstart_inline")
     assert main(["fit", *options]) == 1
     assert "traceback" not in capsys.readouterr().err, "no directory was opened, so none was written"
 
@@ -391,8 +398,7 @@ def test_a_failing_hook_ends_the_run_and_is_named(tmp_path: Path) -> None:
 
 
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "quickstart").mkdir()
-    (tmp_path / "quickstart" / "config.yaml").write_text("{}")
+    leave_a_run(tmp_path / "quickstart")
     with pytest.raises(FileExistsError, match="--resume auto"):
         trainer("quickstart", tmp_path).fit()
 

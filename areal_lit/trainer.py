@@ -146,7 +146,7 @@ class Trainer:
             ProcessDied: a rank or an engine ended or hung.
             KeyboardInterrupt: interrupted; the steps taken are saved.
         """
-        from areal_lit.lifecycle import running
+        from areal_lit.run.lifecycle import running
 
         with running(self, resume=resume) as run:
             while not run.is_done:
@@ -179,7 +179,7 @@ class Trainer:
             checkpoint: of a run, a run's directory (its newest one), or a Hugging Face model directory, which then is
                 the policy.
         """
-        from areal_lit.lifecycle import running
+        from areal_lit.run.lifecycle import running
 
         with running(self, resume=checkpoint, is_evaluation=True) as run:
             return run.evaluate()

@@ -32,9 +32,9 @@ from areal_lit.contracts import (
     Workflow,
 )
 from areal_lit.hookspecs import HookSpecs, hookimpl
-from areal_lit.interrupts import Interrupts
 from areal_lit.prompts import PromptStream
 from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
+from areal_lit.run.interrupts import Interrupts
 from areal_lit.text import TextCodec
 from areal_lit.types import (
     Completion,

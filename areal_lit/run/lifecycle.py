@@ -20,21 +20,21 @@ import pluggy
 
 from areal_lit.checkpoint import CheckpointStore, read_state, whole_checkpoint
 from areal_lit.contracts import Callback, Death, Process, ProcessDied, RunLogger
-from areal_lit.interrupts import Interrupts
-from areal_lit.offline import OfflineBatches
-from areal_lit.online import Online
 from areal_lit.plugins import create_plugin_manager, load_defaults
-from areal_lit.policies import DefaultPolicies, PhaseClock
-from areal_lit.processes import set_up, start_engines, start_roles
 from areal_lit.prompts import PromptStream
-from areal_lit.recipe_changes import check_changes
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
 from areal_lit.rollout import RolloutDefaults
-from areal_lit.run import Run, Status
-from areal_lit.run_data import RunData
-from areal_lit.run_directory import RunDirectory
-from areal_lit.run_state import RunState
+from areal_lit.run.data import RunData
+from areal_lit.run.directory import RunDirectory
+from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.offline import OfflineBatches
+from areal_lit.run.online import Online
+from areal_lit.run.policies import DefaultPolicies, PhaseClock
+from areal_lit.run.processes import set_up, start_engines, start_roles
+from areal_lit.run.recipe_changes import check_changes
+from areal_lit.run.state import RunState
+from areal_lit.run.work import Run, Status
 from areal_lit.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Scorer
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.rollout import RolloutLoop
-from areal_lit.run_directory import RunDirectory
+from areal_lit.run.directory import RunDirectory
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, Prompt, Trajectory

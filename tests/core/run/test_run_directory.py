@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from areal_lit.run_directory import RunDirectory, redact
+from areal_lit.run.directory import RunDirectory, redact
 
 
 def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.roles import RoleGroup
-from areal_lit.run_directory import redact
+from areal_lit.run.directory import redact
 from areal_lit.validation import components
 
 if TYPE_CHECKING:
-    from areal_lit.offline import OfflineBatches
-    from areal_lit.online import Online
+    from areal_lit.run.offline import OfflineBatches
+    from areal_lit.run.online import Online
     from areal_lit.trainer import Trainer
 
 logger = logging.getLogger(__name__)

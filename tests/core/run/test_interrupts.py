@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from areal_lit.interrupts import Interrupts
+from areal_lit.run.interrupts import Interrupts
 
 
 def send(number: int) -> None:

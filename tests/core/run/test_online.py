@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from areal_lit.contracts import Source
-from areal_lit.online import longest_sequence, probe_prompts, rewards_by_key
 from areal_lit.roles import Role
+from areal_lit.run.online import longest_sequence, probe_prompts, rewards_by_key
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from areal_lit.contracts import Algorithm, Source
-from areal_lit.interrupts import Interrupts
-from areal_lit.offline import OfflineBatches
 from areal_lit.prompts import PromptStream
+from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.offline import OfflineBatches
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Example, Group, ModelSpec, Prompt, Trajectory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from areal_lit.recipe_changes import check_changes
+from areal_lit.run.recipe_changes import check_changes
 
 SAVED: dict[str, Any] = {
     "seed": 0,

@@ -16,13 +16,13 @@ from areal_lit.checkpoint import CheckpointStore
 from areal_lit.contracts import RunLogger
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts
 from areal_lit.hookspecs import PhaseName
-from areal_lit.interrupts import Interrupts
-from areal_lit.offline import OfflineBatches, encode_row
-from areal_lit.online import Online
-from areal_lit.policies import PhaseClock
 from areal_lit.roles import RoleGroup
-from areal_lit.run_data import RunData
-from areal_lit.run_state import RunState
+from areal_lit.run.data import RunData
+from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.offline import OfflineBatches, encode_row
+from areal_lit.run.online import Online
+from areal_lit.run.policies import PhaseClock
+from areal_lit.run.state import RunState
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt, merge_metrics
 from areal_lit.validation import ROLE_OF_NEED

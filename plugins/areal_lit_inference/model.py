@@ -16,7 +16,7 @@ from areal_lit_inference.slots import ATTENTION, Decode, Prefill, SlotCache, Spa
 PARITY_LIMIT = 0.02
 """Largest log-prob difference to the model's own attention that a supported model may show."""
 PARITY_NOISE = 2.0
-"""The same in units of what the model's own two attentions differ by: bfloat16 through many layers exceeds any number."""
+"""The same in units of what the model's own two attentions differ by: bfloat16 over many layers exceeds any number."""
 
 
 class ServedModel:

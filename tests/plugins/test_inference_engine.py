@@ -114,7 +114,7 @@ def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_depth_is_no_reason_to_refuse_a_model_of_low_precision(dtype: str, tmp_path: Path) -> None:
-    """In bfloat16 two ways to compute the same 28 layers differ by more than 0.02, and a wrong model by more than both."""
+    """In bfloat16 two ways to compute 28 layers differ by more than 0.02, and a wrong model by more than both."""
     deep = {"num_hidden_layers": 28, "hidden_size": 128, "intermediate_size": 256}
     ServedModel(replace(tiny_spec(tmp_path, **deep), dtype=dtype)).check_parity()
     wrong = ServedModel(replace(tiny_spec(tmp_path, model_type="granite", logits_scaling=3.0, **deep), dtype=dtype))

@@ -1,4 +1,4 @@
-"""Single with flash attention. The other tests of strategies and engines take a CUDA device by themselves where one is."""
+"""Single with flash attention. Other tests of strategies and engines take a CUDA device by themselves."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
+from areal_lit.activity import Activity
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Strategy, WeightTransport, WorkerGroup
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
@@ -18,6 +19,16 @@ logger = logging.getLogger(__name__)
 
 OF_THE_STEP = frozenset({"grad_norm", "lr", "skipped_steps"})
 """What ``Strategy.optimizer_step`` says of the whole step, on every rank alike; all else is a data shard's share."""
+
+
+DOING = {
+    "setup": "loading the {}",
+    "forward": "a forward pass of the {}",
+    "optimizer_step": "an optimizer step of the {}",
+    "save": "saving the {}",
+    "load": "restoring the {}",
+}
+"""What a call to the ranks of a role is for people."""
 
 
 @final
@@ -67,16 +78,19 @@ class RoleGroup:
     Args:
         watch: raises when the run has failed elsewhere; called while waiting.
         timeout_s: longest a single call may take.
+        activity: told what is waited for.
     """
 
     def __init__(
-        self, name: str, role: Role, group: WorkerGroup, *, watch: Callable[[], None], timeout_s: float
-    ) -> None:
+        self, name: str, role: Role, group: WorkerGroup, *, watch: Callable[[], None], timeout_s: float,
+        activity: Activity | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.role = role
         self._group = group
         self._watch = watch
         self._timeout_s = timeout_s
+        self._activity = activity or Activity()
         self._manifest: tuple[TensorInfo, ...] | None = None
         shards = list(role.strategy.data_shards(role.num_ranks))
         self._shard_of_rank = shards
@@ -155,14 +169,15 @@ class RoleGroup:
         """Results of a call on every rank; raises the first failure, of this group or elsewhere in the run."""
         deadline = time.monotonic() + self._timeout_s + 5
         pending: set[Future[Any]] = set(futures)
-        while pending:
-            done, pending = wait(pending, timeout=0.5, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            if pending:
-                self._watch()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.name}: no answer to {what} within {self._timeout_s:.0f} s")
+        with self._activity.during(DOING.get(what, f"{what} of the {{}}").format(self.name)):
+            while pending:
+                done, pending = wait(pending, timeout=0.5, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                if pending:
+                    self._watch()
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{self.name}: no answer to {what} within {self._timeout_s:.0f} s")
         return [future.result() for future in futures]
 
     def _call(self, method: str, *args: Any, per_rank: Sequence[Any] | None = None) -> list[Future[Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_lit.activity import Activity
 from areal_lit.checkpoint import Checkpoint
 from areal_lit.contracts import (
     Algorithm,
@@ -133,6 +134,7 @@ class Trainer:
         self.template_kwargs = template_kwargs
         self.config: Mapping[str, Any] = {}
         self.step = 0
+        self.activity = Activity()
 
     def fit(self, *, resume: str | None = None) -> Path:
         """Train to the end and return the run's directory.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
@@ -50,6 +51,7 @@ class Admission:
         self._budget = FailureBudget(settings.failure_budget)
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, Prompt] = {}
+        self._running_since: dict[int, float] = {}
         self._ready: list[tuple[Group, int | None]] = []
         self._rejected_in_a_row: Counter[str] = Counter()
         self._unscored_in_a_row = 0
@@ -126,6 +128,18 @@ class Admission:
     def num_ready(self) -> int:
         return len(self._ready)
 
+    @property
+    def budget_used(self) -> float:
+        """Share of the failure budget that is spent."""
+        return self._budget.used(len(self._running) * self._settings.samples_per_group)
+
+    def missing(self) -> str:
+        """What a step still waits for, for people; an approximate view from any thread."""
+        wanted = self._settings.groups_per_step
+        since = list(self._running_since.values())
+        eldest = f"; {len(since)} running, the oldest for {time.monotonic() - since[0]:.0f} s" if since else ""
+        return f"{max(0, wanted - len(self._ready))} of {wanted} groups{eldest}"
+
     def describe(self) -> str:
         """Where the rollouts stand, for error messages; an approximate view from any thread."""
         running = list(self._running.values())
@@ -137,11 +151,12 @@ class Admission:
         )
 
     async def _run(self, prompt: Prompt) -> None:
+        self._running_since[prompt.prompt_id] = time.monotonic()
         source = self._sources[prompt.source]
         sampling = source.sampling or self._settings.sampling
         plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
         finished = await self._runner.run(plan)
-        del self._running[prompt.prompt_id]
+        del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
         self._file(finished, needs_reward=plan.reward is not None)
         if self._has_failed:
             return

@@ -26,6 +26,12 @@ class FailureBudget:
         """A group finished with ``failed`` of its ``episodes`` lost."""
         self._groups.append((failed, episodes))
 
+    def used(self, running_episodes: int) -> float:
+        """How much of the budget is used up, as a share of it; at most 1 unless few groups failed so far."""
+        failed = sum(f for f, _ in self._groups)
+        allowed = self.share * (sum(n for _, n in self._groups) + running_episodes)
+        return failed / allowed if allowed else float(failed > 0)
+
     def exceeded(self, running_episodes: int) -> str:
         """What is wrong, for an error message; empty while the budget holds."""
         failed = sum(f for f, _ in self._groups)

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from areal_lit.activity import Activity
 from areal_lit.contracts.data import Source
 from areal_lit.contracts.filter import Filter
 from areal_lit.contracts.inference import InferenceBackend
@@ -43,13 +44,14 @@ class RolloutLoop:
         score: gives trajectories their rewards, or says why there is none; what it raises ends the run.
         hooks: the plugin manager's hooks (``pm.hook``), with ``RolloutDefaults`` registered.
         deterministic: admit only when a step waits and nothing runs; order groups by prompt id.
+        activity: told what is waited for.
         version: of the weights the engine will hold first.
     """
 
     def __init__(
         self, settings: Rollout, *, stream: PromptStream, sources: Mapping[str, Source], backend: InferenceBackend,
         codec: TextCodec, workflow: Workflow, score: ScoreFn, reward: Reward | None, filters: Sequence[Filter],
-        hooks: Any, seed: int, deterministic: bool, version: int = 0,
+        hooks: Any, seed: int, deterministic: bool, activity: Activity | None = None, version: int = 0,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._stream = stream
@@ -64,6 +66,7 @@ class RolloutLoop:
         )  # fmt: skip
         self._metrics: list[Metric] = []
         self._deterministic = deterministic
+        self._activity = activity or Activity()
 
     def start(self) -> None:
         """Start the event loop's thread."""
@@ -80,7 +83,8 @@ class RolloutLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float, what: str) -> T:
         """A coroutine's result, from the event loop. Raises what ``fail`` was given, or TimeoutError with ``what``."""
-        return self._thread.run(coroutine, timeout_s=timeout_s, what=what)
+        with self._activity.during(f"waiting for {what}"):
+            return self._thread.run(coroutine, timeout_s=timeout_s, what=what)
 
     def fail(self, error: BaseException) -> None:
         """End every current and future wait with this error. For any thread."""
@@ -102,14 +106,17 @@ class RolloutLoop:
         async def take() -> tuple[list[Group], list[Metric]]:
             admission = self._admission
             groups = await admission.take(step)
-            return groups, admission.counters.take(running=admission.num_running, ready=admission.num_ready)
+            return groups, admission.counters.take(
+                running=admission.num_running, ready=admission.num_ready, budget_used=admission.budget_used
+            )
 
-        groups, counters = self._thread.run(
-            take(),
-            timeout_s=self._settings.wait_timeout_s,
-            what=f"the {self._settings.groups_per_step} groups of step {step} (rollout.wait_timeout_s)",
-            describe=self._admission.describe,
-        )
+        with self._activity.during(lambda: f"waiting for {self._admission.missing()}"):
+            groups, counters = self._thread.run(
+                take(),
+                timeout_s=self._settings.wait_timeout_s,
+                what=f"the {self._settings.groups_per_step} groups of step {step} (rollout.wait_timeout_s)",
+                describe=self._admission.describe,
+            )
         self._metrics += counters
         self._metrics += consumed_metrics(groups, step, by_source=len(self._stream.source_names) > 1)
         return groups or None
@@ -131,11 +138,13 @@ class RolloutLoop:
 
         An episode that fails for good is a trajectory without tokens that says so in ``unscored``.
         """
-        return self._thread.run(
-            self._evaluate(prompts, samples, sampling),
-            timeout_s=timeout_s,
-            what=f"the evaluation of {len(prompts)} prompts (evaluation.timeout_s)",
-        )
+        ended: list[Prompt] = []
+        with self._activity.during(lambda: f"waiting for {len(prompts) - len(ended)} of {len(prompts)} prompts"):
+            return self._thread.run(
+                self._evaluate(prompts, samples, sampling, ended),
+                timeout_s=timeout_s,
+                what=f"the evaluation of {len(prompts)} prompts (evaluation.timeout_s)",
+            )
 
     def drain_finished(self) -> list[Group]:
         """Groups completed since the last call, rejected ones too; gathered only for ``rollout_finish`` hooks."""
@@ -171,13 +180,15 @@ class RolloutLoop:
         return self._thread.run(coroutine, timeout_s=CALL_TIMEOUT_S, what=what, describe=self._admission.describe)
 
     async def _evaluate(
-        self, prompts: Sequence[tuple[Prompt, Source]], samples: int, sampling: Sampling
+        self, prompts: Sequence[tuple[Prompt, Source]], samples: int, sampling: Sampling, ended: list[Prompt]
     ) -> list[Group]:
         places = asyncio.Semaphore(self._settings.concurrency)
 
         async def run_one(prompt: Prompt, source: Source) -> Group:
             async with places:
                 plan = self._admission.plan(prompt, source, samples=samples, sampling=sampling, is_eval=True)
-                return (await self._runner.run(plan)).group
+                group = (await self._runner.run(plan)).group
+                ended.append(prompt)
+                return group
 
         return await asyncio.gather(*(run_one(prompt, source) for prompt, source in prompts))

@@ -21,7 +21,7 @@ class RolloutCounters:
         self.num_dropped = 0
         self.num_stale_kept = 0
 
-    def take(self, *, running: int, ready: int) -> list[Metric]:
+    def take(self, *, running: int, ready: int, budget_used: float) -> list[Metric]:
         """Metrics since the last call; the counters start again."""
         sums = {
             "rollout/groups_finished": self.num_finished,
@@ -34,13 +34,16 @@ class RolloutCounters:
         }
         metrics = [Metric(name=name, sum=float(value), reduction="sum") for name, value in sums.items()]
         self.__init__()  # type: ignore[misc]
-        return [*metrics, Metric(name="rollout/running", sum=running), Metric(name="rollout/ready", sum=ready)]
+        levels = {"running": running, "ready": ready, "failure_budget_used": budget_used}
+        return [*metrics, *(Metric(name=f"rollout/{name}", sum=value) for name, value in levels.items())]
 
 
 def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> list[Metric]:
     """Numbers of the groups that ``step`` trains on.
 
     ``rollout/staleness`` is the mean over generated tokens, ``rollout/reward`` over scored trajectories;
+    ``rollout/sampled_entropy`` is the mean of -log-prob over generated tokens, in nats: an unbiased estimate of the
+    entropy of the policy that drew them, for nothing. ``rollout/prompt_tokens`` counts what was not generated.
     ``rollout/equal_rewards`` is the share of groups whose rewards are all the same: they give no group-relative signal.
 
     Args:
@@ -51,9 +54,11 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
         return []
     versions = np.concatenate([t.versions for t in trajectories])
     staleness = step - versions[versions >= 0]
+    generated = np.concatenate([t.loss_mask for t in trajectories])
+    logprobs = np.concatenate([t.logprobs for t in trajectories])[generated]
     rewards = [group.rewards for group in groups]
     scored = [reward for of_group in rewards for reward in of_group]
-    length = float(np.concatenate([t.loss_mask for t in trajectories]).sum())
+    length = float(generated.sum())
     num = len(trajectories)
     metrics = [
         Metric(name="rollout/reward", sum=sum(scored), count=len(scored)),
@@ -62,6 +67,8 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
         ),
         Metric(name="rollout/length", sum=length, count=num),
         Metric(name="rollout/tokens", sum=length, reduction="sum"),
+        Metric(name="rollout/prompt_tokens", sum=generated.size - length, reduction="sum"),
+        Metric(name="rollout/sampled_entropy", sum=-float(logprobs.sum(dtype=np.float64)), count=length),
         Metric(name="rollout/truncated", sum=sum(t.stop_reason == "length" for t in trajectories), count=num),
         Metric(name="rollout/unscored", sum=sum(bool(t.unscored) for t in trajectories), reduction="sum"),
         Metric(name="rollout/staleness", sum=float(staleness.sum()), count=staleness.size),

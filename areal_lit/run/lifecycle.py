@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from areal_lit.activity import Activity
 from areal_lit.checkpoint import CheckpointStore, read_state, whole_checkpoint
 from areal_lit.contracts import Callback, Death, Process, ProcessDied, RunLogger
 from areal_lit.plugins import create_plugin_manager, load_defaults
@@ -97,6 +98,7 @@ class Lifecycle:
         self._loggers: Sequence[RunLogger] = ()
         self._hook: pluggy.HookRelay | None = None
         self._online: Online | None = None
+        trainer.activity = Activity()
 
     @contextmanager
     def run(self) -> Iterator[Run]:
@@ -139,7 +141,8 @@ class Lifecycle:
         groups = start_roles(trainer, watch=self._watch)
         setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
         engines = start_engines(trainer)
-        data = self._load_data()
+        with trainer.activity.during("reading the data"):
+            data = self._load_data()
         batches = self._start_batches(data, groups["policy"], engines, hook, directory)
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
@@ -263,6 +266,7 @@ class Lifecycle:
 
     def _on_interrupt(self) -> None:
         """Called within a signal handler: a wait for rollouts ends without a batch."""
+        self._trainer.activity.is_ending = True
         if self._online is not None:
             self._online.interrupt()
 

@@ -79,6 +79,7 @@ class Online:
             hooks=hook,
             seed=trainer.seed,
             deterministic=trainer.deterministic,
+            activity=trainer.activity,
         )
         self._syncer = WeightSyncer(
             trainer.sync,
@@ -99,7 +100,8 @@ class Online:
         """Start the pool and the loop, and connect to the engine."""
         self._scorer.start()
         self._loop.start()
-        self._scorer.wait_ready()
+        with self._trainer.activity.during("starting the reward workers"):
+            self._scorer.wait_ready()
         self._loop.run(self._backend.connect(processes), timeout_s=600, what="the engine to start")
         self._syncer.num_receivers = self._backend.num_receivers(processes)
 

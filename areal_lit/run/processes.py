@@ -36,7 +36,10 @@ def start_roles(trainer: Trainer, *, watch: Callable[[], None]) -> dict[str, Rol
                 )
             )
     return {
-        name: RoleGroup(name, role, groups[role.colocate_with or name], watch=watch, timeout_s=trainer.call_timeout_s)
+        name: RoleGroup(
+            name, role, groups[role.colocate_with or name], watch=watch, timeout_s=trainer.call_timeout_s,
+            activity=trainer.activity,
+        )  # fmt: skip
         for name, role in present.items()
     }
 

@@ -122,7 +122,7 @@ def varlen_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *,
     scaling: float | None = None, sliding_window: int | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """The same by torch's variable-length flash attention. Not verified here: needs CUDA."""
+    """The same by torch's variable-length flash attention; needs CUDA and half precision."""
     from torch.nn.attention.varlen import varlen_attn
 
     _, layout = _layout_of(module, query, kwargs)

@@ -31,6 +31,7 @@ from areal_lit.contracts import (
     Workflow,
 )  # fmt: skip
 from areal_lit.evaluation import Evaluation
+from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding
 from areal_lit.roles import Role
 from areal_lit.rollout import Rollout
@@ -60,6 +61,7 @@ class Trainer:
         filters: which complete groups are worth training on.
         evaluation: held-out sets and when to run them.
         checkpoint: when to save, how many to keep.
+        logs: how much is kept of what processes print.
         loggers: where numbers go; by default metrics.csv, samples.jsonl and plots in the run's directory.
         callbacks: objects with hook implementations; by default a progress display.
         num_minibatches: optimizer steps per training step, each on a share of its data.
@@ -93,6 +95,7 @@ class Trainer:
         filters: Sequence[Filter] = (),
         evaluation: Evaluation | None = None,
         checkpoint: Checkpoint | None = None,
+        logs: Logs | None = None,
         loggers: Sequence[RunLogger] | None = None,
         callbacks: Sequence[Callback] | None = None,
         num_minibatches: int = 1,
@@ -122,6 +125,7 @@ class Trainer:
         self.filters = tuple(filters)
         self.evaluation = evaluation or Evaluation()
         self.checkpoint = checkpoint or Checkpoint()
+        self.logs = logs or Logs()
         self.loggers = loggers
         self.callbacks = callbacks
         self.num_minibatches = num_minibatches

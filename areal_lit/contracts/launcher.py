@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from areal_lit.contracts.component import Component
+from areal_lit.logs import DEFAULT_LOGS, Logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +127,12 @@ class Launcher(Component):
     """True: everything runs in the controller's process."""
 
     @abstractmethod
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
-        """Prepare; ``on_death`` is called from a watcher thread, once per process."""
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+        """Prepare; ``on_death`` is called from a watcher thread, once per process.
+
+        What a process prints goes to ``log_dir/NAME.log`` through ``areal_lit.logs.LogPipe``, or another way that hides
+        secrets and keeps no more than ``logs`` says.
+        """
 
     @abstractmethod
     def start_group(self, spec: GroupSpec) -> WorkerGroup:

@@ -32,8 +32,6 @@ START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 EXIT_CODE_TIMEOUT_S = 1.0
 TICK_S = 0.05
-LOG_LIMIT_BYTES = 16 * 2**20
-LOG_TAIL_BYTES = 2**20
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +67,7 @@ class RewardPool:
         max_kills_in_row: so many calls that hang or end their worker, with no answer in between, end the pool.
         deliver: receives finished jobs with one outcome per trajectory, on the pool's thread.
         count: adds to a named counter, on the pool's thread.
-        log_path: of the workers' output, kept below ``LOG_LIMIT_BYTES`` or so; None if they have none.
+        log_path: of the workers' output, to be named in errors; None if they have none.
     """
 
     def __init__(
@@ -172,7 +170,6 @@ class RewardPool:
                 self._bury(slot)
             else:
                 self._check_clock(slot)
-        self._trim_log()
         self._flush()
 
     def _assign(self) -> None:
@@ -330,14 +327,3 @@ class RewardPool:
             for slot in self._slots:
                 kills.callback(slot.worker.kill)
         self._slots.clear()
-
-    def _trim_log(self) -> None:
-        """Keep only the newest megabyte of a log that grew past its limit (workers append, so they go on unharmed)."""
-        if self._log_path is None or self._log_path.stat().st_size <= LOG_LIMIT_BYTES:
-            return
-        with self._log_path.open("rb+") as log:
-            log.seek(-LOG_TAIL_BYTES, 2)
-            tail = log.read()
-            log.truncate(0)
-        with self._log_path.open("ab") as log:
-            log.write(b"[older output dropped]\n" + tail)

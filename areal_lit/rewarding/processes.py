@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Mapping
 from contextlib import suppress
-from io import BytesIO
+from io import BytesIO, FileIO
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -48,12 +48,12 @@ class ProcessWorker:
 
     Args:
         payload: the rewards, pickled by ``pack``.
-        log_fd: where its output goes.
+        log: where its output goes.
         num_threads: of numerical libraries in it.
         fingerprint: of the run's components; with other versions installed it refuses to start.
     """
 
-    def __init__(self, *, payload: bytes, log_fd: int, num_threads: int, fingerprint: Mapping[str, str]) -> None:
+    def __init__(self, *, payload: bytes, log: FileIO, num_threads: int, fingerprint: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PIPE_TIMEOUT_S, 0))
@@ -71,8 +71,8 @@ class ProcessWorker:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
+                stdout=log,
+                stderr=log,
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(num_threads), "TOKENIZERS_PARALLELISM": "false"},

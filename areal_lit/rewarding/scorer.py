@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from areal_lit.contracts.reward import GroupReward, Reward
+from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
 from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
 from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
@@ -94,6 +94,7 @@ class Scorer:
         rewards: all rewards of the run by key; they are sent to the workers once, at their start.
         in_process: score in one thread of this process (inline launcher); a hung call is then abandoned, not killed.
         log_dir: where ``reward.log`` takes what rewards print.
+        logs: how much of that is kept.
         num_threads: of numerical libraries in each worker.
         fingerprint: of the run's components, which workers must have in the same versions.
     """
@@ -105,6 +106,7 @@ class Scorer:
         rewards: Mapping[str, Reward],
         in_process: bool,
         log_dir: Path,
+        logs: Logs = DEFAULT_LOGS,
         num_threads: int = 1,
         fingerprint: Mapping[str, str] | None = None,
     ) -> None:
@@ -114,10 +116,11 @@ class Scorer:
         self._keys = {id(reward): key for key, reward in rewards.items()}
         self._in_process = in_process
         self._log_dir = log_dir
+        self._logs = logs
         self._num_threads = num_threads
         self._fingerprint = fingerprint or {}
         self._pool: RewardPool | None = None
-        self._log_fd: int | None = None
+        self._log: LogPipe | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Job] = []
         self._lock = threading.Lock()
@@ -132,19 +135,18 @@ class Scorer:
         if not self._sync:
             return
         payload = b"" if self._in_process else pack(self._sync)
-        log_path = None
         if self._in_process:
             set_up(self._sync)
         else:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-            log_path = self._log_dir / "reward.log"
-            self._log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._log = LogPipe(self._logs.open(self._log_dir / "reward.log"))
+        log = self._log
 
         def start_worker() -> Worker:
-            if self._log_fd is None:
+            if log is None:
                 return ThreadWorker(rewards=self._sync)
             return ProcessWorker(
-                payload=payload, log_fd=self._log_fd, num_threads=self._num_threads, fingerprint=self._fingerprint
+                payload=payload, log=log.writer, num_threads=self._num_threads, fingerprint=self._fingerprint
             )
 
         self._pool = RewardPool(
@@ -156,7 +158,7 @@ class Scorer:
             max_kills_in_row=self._settings.max_kills_in_row,
             deliver=self._deliver,
             count=self._count,
-            log_path=log_path,
+            log_path=log.path if log else None,
         )
         self._pool.start()
 
@@ -176,9 +178,10 @@ class Scorer:
                 self._pool.stop()
         finally:
             self._pool = None
-            if self._log_fd is not None:
-                os.close(self._log_fd)
-                self._log_fd = None
+            if self._log is not None:
+                self._log.close_writer()
+                self._log.join(timeout_s=2.0)
+                self._log = None
 
     async def score(self, reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
         """The same trajectories with ``reward``, ``reward_parts`` and ``metrics``, or with ``unscored`` saying why not.

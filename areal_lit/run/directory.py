@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import re
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,9 +13,9 @@ from typing import IO, Any
 
 import yaml
 
-_SECRET = re.compile(
-    r"(token|secret|password|passwd|credential|authorization|(api|access|private|secret)[_-]?key)s?$", re.IGNORECASE
-)
+from areal_lit.logs import DEFAULT_LOGS, LogHandler, Logs
+from areal_lit.secrets import RedactingFormatter, learn, redact
+
 _NO_RESULTS = ("config.yaml", ".config.yaml", ".lock", "logs", "evaluations")
 _MARKER = ".areal-lit-run"
 """An empty file in a directory that holds a run and nothing else, which may be deleted therefore."""
@@ -26,16 +26,20 @@ class RunDirectory:
 
     Args:
         path: the directory.
-        config: the recipe as resolved; kept without its secrets.
+        config: the recipe as resolved; kept without its secrets, which from now on are hidden wherever they turn up.
         resume: an existing run is to be gone on with.
         overwrite: an existing run is moved to ``NAME.replaced`` and deleted once this one has begun.
+        logs: how much of the controller's is kept.
 
     Raises:
         FileExistsError: the directory holds a run already and neither was asked for, or holds more than a run, or is in
             use. What a run left that failed before its first step is used again.
     """
 
-    def __init__(self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
+    def __init__(
+        self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool, logs: Logs = DEFAULT_LOGS
+    ) -> None:
+        learn(config)
         self.path = path
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
@@ -43,10 +47,7 @@ class RunDirectory:
         self._replaced = path.with_name(f"{path.name}.replaced") if overwrite else None
         if not resume and _holds_run(path):
             if self._replaced is None:
-                raise FileExistsError(
-                    f'{path} holds a run already; go on with it (--resume auto, fit(resume="auto")), choose another '
-                    "name (--name NAME, name=...) or delete it (--overwrite true, overwrite=True)"
-                )
+                raise FileExistsError(_taken(path))
             with _lock(path):
                 _check_marked(path)
                 if self._replaced.exists():
@@ -60,7 +61,7 @@ class RunDirectory:
             if is_new:
                 (path / _MARKER).touch()
             self.logs.mkdir(exist_ok=True)
-            opened.enter_context(_log_to(self.log))
+            opened.enter_context(_log_to(self.log, logs))
             self._opened = opened.pop_all()
 
     @property
@@ -79,6 +80,24 @@ class RunDirectory:
     def close(self) -> None:
         """Let another process use the directory."""
         self._opened.close()
+
+
+def refusal(path: Path, *, resume: bool, overwrite: bool) -> str:
+    """Why a run could not use a directory, with the way out; empty if it could. Writes nothing."""
+    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    way_out = "choose another place (--runs_dir DIR, runs_dir=...)"
+    if not existing.is_dir():
+        return f"{path} cannot be made: {existing} is a file; {way_out}"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{path} cannot be made: {existing} is not writable; change its permissions or {way_out}"
+    return _taken(path) if not resume and not overwrite and _holds_run(path) else ""
+
+
+def _taken(path: Path) -> str:
+    return (
+        f'{path} holds a run already; go on with it (--resume auto, fit(resume="auto")), choose another name '
+        "(--name NAME, name=...) or delete it (--overwrite true, overwrite=True)"
+    )
 
 
 def _is_marked(path: Path) -> bool:
@@ -106,9 +125,9 @@ def _has_content(file: Path) -> bool:
 
 
 @contextmanager
-def _log_to(file: Path) -> Iterator[None]:
-    handler = logging.FileHandler(file)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+def _log_to(file: Path, logs: Logs) -> Iterator[None]:
+    handler = LogHandler(logs.open(file))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     package_logger = logging.getLogger("areal_lit")
     package_logger.addHandler(handler)
     package_logger.setLevel(logging.INFO)
@@ -129,18 +148,3 @@ def _lock(path: Path) -> IO[str]:
             f"{path} is in use by another process; choose another name (--name NAME, name=...)"
         ) from None
     return file
-
-
-def redact(value: Any) -> Any:
-    """A copy in which text under keys that look like secrets is hidden, and tuples are lists."""
-    return _copy(value, is_secret=False)
-
-
-def _copy(value: Any, *, is_secret: bool) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _copy(v, is_secret=is_secret or bool(_SECRET.search(str(k)))) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copy(item, is_secret=is_secret) for item in value]
-    if is_secret and value and not isinstance(value, int | float):
-        return "***"
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -36,6 +36,9 @@ from areal_lit.run.processes import set_up, start_engines, start_roles
 from areal_lit.run.recipe_changes import check_changes
 from areal_lit.run.state import RunState
 from areal_lit.run.work import Run, Status
+from areal_lit.secrets import redact
+from areal_lit.validation import components
+from areal_lit.validation import broken_rules
 from areal_lit.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -137,7 +140,7 @@ class Lifecycle:
         callbacks, hook = self._load_plugins(clock)
         self._exit.enter_context(self._interrupts)
         self._exit.callback(trainer.launcher.stop)
-        trainer.launcher.setup(directory.logs, self._on_death)
+        trainer.launcher.setup(directory.logs, self._on_death, trainer.logs)
         groups = start_roles(trainer, watch=self._watch)
         setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
         engines = start_engines(trainer)
@@ -154,7 +157,7 @@ class Lifecycle:
             loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts, watch=self._watch,
         )  # fmt: skip
         for run_logger in self._loggers:
-            run_logger.setup(directory.path, config, trainer.step)
+            run_logger.setup(directory.path, redact(config), trainer.step)
         self._begin(run, hook, directory)
         return run
 
@@ -163,7 +166,9 @@ class Lifecycle:
         path = Path(trainer.runs_dir) / trainer.name
         if self._is_evaluation:
             path = path / "evaluations" / time.strftime("%Y%m%d-%H%M%S")
-        directory = RunDirectory(path, config=config, resume=self._resume is not None, overwrite=trainer.overwrite)
+        directory = RunDirectory(
+            path, config=config, resume=self._resume is not None, overwrite=trainer.overwrite, logs=trainer.logs
+        )
         self._exit.callback(directory.close)
         self._directory = directory
         return directory

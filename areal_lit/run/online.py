@@ -66,6 +66,7 @@ class Online:
             log_dir=directory.logs,
             fingerprint=fingerprint([*components(trainer).values(), *rewards.values()]),
         )
+            logs=trainer.logs,
         self._loop = RolloutLoop(
             trainer.rollout,
             stream=stream,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_lit.run.directory import redact
+from areal_lit.secrets import redact
 
 logger = logging.getLogger(__name__)
 

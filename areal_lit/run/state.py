@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.roles import RoleGroup
-from areal_lit.run.directory import redact
-from areal_lit.validation import components
+from areal_lit.secrets import redact
 
 if TYPE_CHECKING:
     from areal_lit.run.offline import OfflineBatches

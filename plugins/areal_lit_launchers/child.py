@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import Any
 
 from areal_lit.contracts.launcher import Death
+from areal_lit.logs import LogPipe
 
 LOG_TAIL_LINES = 30
 
@@ -51,7 +53,7 @@ class Spawner:
         return future.result(timeout=60)
 
     def popen(
-        self, argv: Sequence[str], *, env: Mapping[str, str], log: BinaryIO, pass_fds: Sequence[int] = ()
+        self, argv: Sequence[str], *, env: Mapping[str, str], log: FileIO, pass_fds: Sequence[int] = ()
     ) -> subprocess.Popen[bytes]:
         """Start a process in a session of its own, with its output in ``log``."""
         popen = self._start(
@@ -94,7 +96,7 @@ class Child:
         name: str,
         rank: int,
         popen: subprocess.Popen[bytes],
-        log_path: Path,
+        log: LogPipe,
         spawner: Spawner,
         on_death: Callable[[Death], None],
         hang_timeout_s: float,
@@ -103,16 +105,15 @@ class Child:
         self.name = name
         self.rank = rank
         self.popen = popen
-        self.log_path = log_path
+        self.log = log
         self.hang_timeout_s = hang_timeout_s
         self.dumps_stacks = dumps_stacks
         self.last_seen = time.monotonic()
         self.death: Death | None = None
         self.is_stopping = False
         self.at_end: list[Callable[[Death], None]] = []
-        self.before_end: list[Callable[[], None]] = []
+        self.before_end: list[Callable[[], None]] = [lambda: log.join(timeout_s=2.0)]
         self.ended = threading.Event()
-        self._log_start = log_path.stat().st_size
         self._spawner = spawner
         self._on_death = on_death
         self._lock = threading.Lock()
@@ -168,10 +169,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The last lines it wrote."""
-        with self.log_path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, log.tell() - 16384))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        return "\n".join(self.log.tail().splitlines()[-LOG_TAIL_LINES:])
 
     def _signal(self, number: int) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
+from areal_lit.logs import DEFAULT_LOGS, Logs
 from areal_lit.validation import roles
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Inline(Launcher):
             listed = ", ".join(f"{name} {number}" for name, number in wanted.items())
             yield f"launcher `inline` is one process with one number of threads, got {listed}; make them equal"
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
         self._on_death = on_death
         base = tempfile.gettempdir()
         self._socket_dir = tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")

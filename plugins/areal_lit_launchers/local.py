@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
+from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
 from areal_lit_launchers.channel import Channel, dumps
 from areal_lit_launchers.child import Child, Spawner, stop_children
 from areal_lit_launchers.gpus import GpuPool
@@ -52,11 +53,12 @@ class Local(Launcher):
         self.stop_grace_s = stop_grace_s
         self._spawner: Spawner | None = None
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
         if self._spawner is not None:
             raise ValueError("the launcher is set up already; stop() it first")
         log_dir.mkdir(parents=True, exist_ok=True)
         self._log_dir = log_dir
+        self._logs = logs
         self._on_death = on_death
         self._socket_dir = short_directory()
         self._gpus = GpuPool()
@@ -84,7 +86,7 @@ class Local(Launcher):
                 "kind": "rank", "path": sys.path, "target": spec.target,
                 "rank": rank, "num_ranks": spec.num_ranks, "local_rank": rank,
             }  # fmt: skip
-            child, channel = self._serve(spec.name, rank, f"{spec.name}-{rank}.log", sys.executable, env, orders)
+            child, channel = self._serve(spec.name, rank, f"{spec.name}-{rank}", sys.executable, env, orders)
             ranks.append(LocalRank(child, channel))
         return group
 
@@ -104,7 +106,7 @@ class Local(Launcher):
             "address": address, "kwargs": pickle.dumps(dict(spec.kwargs), protocol=5),
         }  # fmt: skip
         python = spec.python or sys.executable
-        child, channel = self._serve(spec.name, 0, f"{spec.name}.log", python, env, orders)
+        child, channel = self._serve(spec.name, 0, spec.name, python, env, orders)
         channel.on_bytes = child.seen
         child.at_end.append(lambda death: channel.close())
         hearing = threading.Thread(target=hear, args=(channel, child), name=f"areal-lit-read-{spec.name}", daemon=True)
@@ -121,7 +123,7 @@ class Local(Launcher):
         if spec.python:
             argv = [spec.python, *argv]
         command = [sys.executable, worker_path(), "exec", str(os.getpid()), *argv]
-        child = self._start(spec.name, 0, f"{spec.name}.log", command, env, (), hang_timeout_s=0.0)
+        child = self._start(spec.name, 0, spec.name, command, env, (), hang_timeout_s=0.0)
         address = f"127.0.0.1:{ports[0]}" if ports else ""
         return LocalProcess(spec, child, address, ports, self.stop_grace_s)
 
@@ -132,7 +134,7 @@ class Local(Launcher):
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            command = [python, worker_path(), "serve", str(os.getpid()), str(theirs.fileno())]
+            command = [python, worker_path(), "serve", str(os.getpid()), str(theirs.fileno()), log_name]
             child = self._start(name, rank, log_name, command, env, (theirs.fileno(),), self.hang_timeout_s)
             undo.pop_all()
         message = pickle.dumps(dict(orders), protocol=5)
@@ -152,13 +154,13 @@ class Local(Launcher):
     ) -> Child:
         if self._spawner is None or self._stopped.is_set():
             raise ValueError(f"cannot start {name!r}: the launcher is not set up, or stopped; call setup() first")
-        log_path = self._log_dir / log_name
-        with log_path.open("ab") as log:
+        log = LogPipe(self._logs.open(self._log_dir / f"{log_name}.log"))
+        with log.writer:
             popen = self._spawner.popen(
-                command, env={**os.environ, "PYTHONUNBUFFERED": "1", **env}, log=log, pass_fds=pass_fds
+                command, env={**os.environ, "PYTHONUNBUFFERED": "1", **env}, log=log.writer, pass_fds=pass_fds
             )
         return Child(
-            name=name, rank=rank, popen=popen, log_path=log_path, spawner=self._spawner, on_death=self._on_death,
+            name=name, rank=rank, popen=popen, log=log, spawner=self._spawner, on_death=self._on_death,
             hang_timeout_s=hang_timeout_s, dumps_stacks=bool(pass_fds),
         )  # fmt: skip
 

@@ -3,8 +3,8 @@
 Only the standard library is imported here, and the rest when the target needs it: another virtualenv may have
 nothing of areal-lit, and start-up time is time to the first step.
 
-    worker.py exec PARENT COMMAND...    become the command
-    worker.py serve PARENT DESCRIPTOR   read what to do from the socket and do it
+    worker.py exec PARENT COMMAND...         become the command
+    worker.py serve PARENT DESCRIPTOR NAME   read what to do from the socket and do it; the name is for `ps`
 """
 
 from __future__ import annotations

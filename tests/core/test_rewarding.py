@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.contracts import GroupReward, Reward
+from areal_lit.logs import Logs, rotated
 from areal_lit.rewarding import RewardError, Rewarding, Scorer
-from areal_lit.rewarding.pool import LOG_LIMIT_BYTES
 from areal_lit.rewarding.worker import judge
 from areal_lit.testing.reward import completion
 from areal_lit.types import Scored, Trajectory, Unscored
@@ -122,7 +122,9 @@ class Remote(Reward):
 
 @contextmanager
 def running(reward: Reward, path: Path, *, in_process: bool = False, **settings: Any) -> Iterator[Scorer]:
-    scorer = Scorer(Rewarding(**settings), rewards={"default": reward}, in_process=in_process, log_dir=path)
+    scorer = Scorer(
+        Rewarding(**settings), rewards={"default": reward}, in_process=in_process, log_dir=path, logs=Logs(max_mb=4)
+    )
     scorer.start()
     try:
         yield scorer
@@ -272,8 +274,11 @@ async def test_output_goes_to_a_capped_log(tmp_path: Path, capfd: pytest.Capture
     with running(reward, tmp_path, num_workers=1) as scorer:
         for _ in range(6):
             assert (await scorer.score(reward, texts("a")))[0].reward == 1.0
-    size = (tmp_path / "reward.log").stat().st_size
-    assert 0 < size <= LOG_LIMIT_BYTES
+    logs = rotated(tmp_path / "reward.log")
+    assert len(logs) == 3
+    assert all(log.stat().st_size <= 4 * 2**20 for log in logs)
+    assert "bytes of older output dropped" in logs[-1].read_text().partition("\n")[0]
+    assert logs[-1].read_text().endswith("reward says hello\n")
     assert capfd.readouterr().out == ""
 
 

@@ -20,6 +20,7 @@ import yaml
 from areal_lit import hookimpl, recipes
 from areal_lit.cli.main import main
 from areal_lit.contracts import Callback, Death, ProcessDied
+from areal_lit.logs import DEFAULT_LOGS, Logs
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
@@ -122,30 +123,30 @@ class AtStep(Callback):
 
 
 def kill(name: str, number: int) -> None:
-    """Send a signal to the child whose log has this name."""
+    """Send a signal to the rank or engine of this name."""
     for child in psutil.Process().children(recursive=True):
-        if any(Path(file.path).name == name for file in child.open_files()):
+        if child.cmdline()[-1] == name:
             os.kill(child.pid, number)
             return
-    raise AssertionError(f"no child writes {name}")
+    raise AssertionError(f"no child is called {name}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("log", "number", "says"),
+    ("name", "number", "says"),
     [
-        ("policy-0.log", signal.SIGKILL, "policy rank 0 "),
-        ("engine-0.log", signal.SIGKILL, "engine-0 rank 0 "),
-        ("policy-0.log", signal.SIGSTOP, "policy rank 0 "),
+        ("policy-0", signal.SIGKILL, "policy rank 0 "),
+        ("engine-0", signal.SIGKILL, "engine-0 rank 0 "),
+        ("policy-0", signal.SIGSTOP, "policy rank 0 "),
     ],
 )
-def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, log: str, number: int, says: str) -> None:
+def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, name: str, number: int, says: str) -> None:
     run = trainer("quickstart", tmp_path, "max_steps=2000", "launcher.init_args.hang_timeout_s=4")
     killed_at: list[float] = []
 
     def strike() -> None:
         killed_at.append(time.monotonic())
-        kill(log, number)
+        kill(name, number)
 
     run.callbacks = [AtStep(3, strike)]
     with pytest.raises(ProcessDied, match=says):
@@ -156,8 +157,8 @@ def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, log:
 class Dying(Inline):
     """Learns of a death only after the loop has met its consequence."""
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None]) -> None:
-        super().setup(log_dir, on_death)
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+        super().setup(log_dir, on_death, logs)
         self.on_death = on_death
 
     def break_with(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from areal_lit.logs import DEFAULT_LOGS
 from areal_lit.testing.launcher import check_launcher
 from areal_lit_launchers.inline import Inline, InlineGroup
 from areal_lit_launchers.local import Local
@@ -50,17 +51,17 @@ class ReversesRanks(Local):
 
 
 class ReportsNoDeath(Local):
-    def setup(self, log_dir, on_death):
-        super().setup(log_dir, lambda death: None)
+    def setup(self, log_dir, on_death, logs=DEFAULT_LOGS):
+        super().setup(log_dir, lambda death: None, logs)
 
 
 class ReportsTwice(Local):
-    def setup(self, log_dir, on_death):
+    def setup(self, log_dir, on_death, logs=DEFAULT_LOGS):
         def twice(death):
             on_death(death)
             on_death(death)
 
-        super().setup(log_dir, twice)
+        super().setup(log_dir, twice, logs)
 
 
 class SharesComponents(Inline):

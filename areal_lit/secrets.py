@@ -1,0 +1,174 @@
+"""Secrets: which names and which text hold one, and copies of both without.
+
+Three things are hidden. Values that stand under a secret's name, in a recipe or in the environment, are known and
+hidden wherever they turn up, also as ``repr``, JSON and URLs spell them; those below six characters only under their
+name, because they are ordinary words too. Tokens of well-known shape and passwords in URLs are hidden without being
+known. Text is searched for a literal mark of each shape first, so ordinary text costs a few substring searches.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, TextIO
+from urllib.parse import quote
+
+HIDDEN = "***"
+MIN_LENGTH = 6
+LONGEST = 1024
+"""Characters of the longest token that is recognised; half a token, at a cut, is not."""
+
+_NAME = re.compile(
+    r"(token|secret|password|passwd|passphrase|credential|authorization|cookie"
+    r"|(api|access|private|secret|auth|account|service|master|signing|encryption|license|ssh)[_-]?key([_-]?id)?)s?$",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"[A-Z0-9_]+_(KEY|PASS|PAT)")
+_VOCABULARY = re.compile(
+    r"(^|[_-])(bos|eos|pad|unk|sep|cls|mask|eot|eom|boi|eoi|stop|start|end|begin|special|added|image|audio|video|vision"
+    r"|tool|think|thinking|reasoning|role|turn|system|user|assistant|prefix|suffix|middle|placeholder|separator|newline"
+    r"|new|next|first|last|prompt|completion|generated|num|max|min|total|input|output|cached|draft)[_-]?tokens?$",
+    re.IGNORECASE,
+)
+"""Tokens of a language model, which are no secrets: ``eos_token``, ``additional_special_tokens``."""
+
+_QUERY = "api[_-]?key|(?:access|auth|security)[_-]?token|token|secret|password|passwd|sig|signature"
+_SHAPES = tuple(
+    (mark, re.compile(pattern, re.DOTALL), replacement)
+    for mark, pattern, replacement in (
+        ("hf_", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{16,}", HIDDEN),
+        ("sk-", r"(?<![A-Za-z0-9])sk-(?:(?:proj|ant|or|lf|svcacct|admin)-[\w-]{16,}|[A-Za-z0-9]{16,})", HIDDEN),
+        ("gh", r"gh[pousr]_[A-Za-z0-9]{20,}", HIDDEN),
+        ("github_pat_", r"github_pat_\w{20,}", HIDDEN),
+        ("glpat-", r"glpat-[\w-]{20,}", HIDDEN),
+        ("KIA", r"(?<![A-Z0-9])AKIA[A-Z0-9]{16}(?![A-Z0-9])", HIDDEN),
+        ("SIA", r"(?<![A-Z0-9])ASIA[A-Z0-9]{16}(?![A-Z0-9])", HIDDEN),
+        ("AIza", r"AIza[\w-]{35}", HIDDEN),
+        ("xox", r"xox[abeoprs]-[\w-]{10,}", HIDDEN),
+        ("wandb_v", r"wandb_v\d_\w{20,}", HIDDEN),
+        ("eyJ", r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}", HIDDEN),
+        ("earer ", r"(?<=[Bb]earer )[\w.~+/=-]{16,}", HIDDEN),
+        ("uthorization", r"([Aa]uthorization['\"]?\s*[:=]\s*['\"]?(?:Basic|Token) )[^\s'\"]+", rf"\1{HIDDEN}"),
+        ("PRIVATE KEY-----", r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)", HIDDEN),
+        ("://", r"(?<=://)[^\s/@:'\"]*:[^\s/'\"]+@", f"{HIDDEN}@"),
+        ("=", rf"([?&](?:X-Amz-)?(?i:{_QUERY})=)[^&\s'\"#]+", rf"\1{HIDDEN}"),
+    )
+)
+
+_learned: set[str] = set()
+"""Values that recipes hold under secrets' names. Like the environment it is one per process and only grows."""
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Whether what a key or environment variable of this name holds is not for others to see."""
+    return bool(_NAME.search(name) or _VARIABLE.fullmatch(name)) and not _VOCABULARY.search(name)
+
+
+def learn(config: Any) -> None:
+    """Hide from now on, wherever it turns up, what this recipe holds under names of secrets."""
+    found: list[str] = []
+    _copy(config, "", False, found)
+    with _lock:
+        _learned.update(form for value in found for form in _forms(value))
+
+
+def redact(value: Any) -> Any:
+    """A copy of plain values in which secrets are hidden, by name and in text; tuples are lists.
+
+    Numbers stay where they may be counts (``tokens: 5``) or ports, and are hidden right under a name like ``password``.
+    """
+    return _copy(value, "", False, [])
+
+
+def redact_text(text: str) -> str:
+    """The text with known secrets, tokens of well-known shape and passwords in URLs hidden."""
+    for value in _known():
+        if value in text:
+            text = text.replace(value, HIDDEN)
+    for mark, pattern, replacement in _SHAPES:
+        if mark in text:
+            text = pattern.sub(replacement, text)
+    return text
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats a record, its traceback included, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact_text(super().format(record))
+
+
+class RedactingStream:
+    """A text stream whose writers' secrets do not reach it; the rest of its methods are the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact_text(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_terminal() -> None:
+    """Hide secrets in everything that this process prints, also in the traceback it may end with."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, RedactingStream):
+            setattr(sys, name, RedactingStream(stream))
+
+
+def _copy(value: Any, name: str, is_inside: bool, found: list[str]) -> Any:
+    """The redacted copy of what stands under ``name``; what is hidden for its name is added to ``found``."""
+    is_named = is_secret_name(name)
+    is_secret = is_inside or is_named
+    if isinstance(value, Mapping):
+        return {str(key): _copy(item, str(key), is_secret, found) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy(item, "", is_secret, found) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        is_secret = is_named and "token" not in name.lower()
+        if not is_secret:
+            return value
+    if is_secret and value != "":
+        found.append(str(value))
+        return HIDDEN
+    return redact_text(str(value))
+
+
+def _known() -> list[str]:
+    """Known secrets in all spellings, the longest first: one may be part of another."""
+    secret_values = (value for name, value in os.environ.items() if is_secret_name(name))
+    with _lock:
+        known = _learned.union(*(_forms(value) for value in secret_values))
+    return sorted(known, key=len, reverse=True)
+
+
+@lru_cache(maxsize=1024)
+def _forms(value: str) -> frozenset[str]:
+    """The spellings in which a secret is looked for; none for what is too short or a count."""
+    return frozenset(form for form in _spellings(value) if len(form) >= MIN_LENGTH and form != HIDDEN)
+
+
+def _spellings(value: str) -> Iterator[str]:
+    if value.isdecimal() and len(value) < 2 * MIN_LENGTH:
+        return
+    for line in {value, value.strip(), *value.splitlines()}:
+        yield from (line, quote(line, safe=""), quote(line), json.dumps(line)[1:-1], repr(line)[1:-1])
+        yield json.dumps(line, ensure_ascii=False)[1:-1]

@@ -11,6 +11,7 @@ import pluggy
 
 from areal_lit.roles import RoleGroup
 from areal_lit.secrets import redact
+from areal_lit.validation import components
 
 if TYPE_CHECKING:
     from areal_lit.run.offline import OfflineBatches

@@ -64,9 +64,9 @@ class Online:
             rewards=rewards,
             in_process=trainer.launcher.in_process,
             log_dir=directory.logs,
+            logs=trainer.logs,
             fingerprint=fingerprint([*components(trainer).values(), *rewards.values()]),
         )
-            logs=trainer.logs,
         self._loop = RolloutLoop(
             trainer.rollout,
             stream=stream,

@@ -39,6 +39,12 @@ def dotted_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+def origin(component: object) -> str:
+    """``package.module.Class (name version)``: whose an object is, for messages."""
+    path = dotted_path(type(component))
+    return f"{path} ({distribution_of(path)})"
+
+
 def fingerprint(components: Iterable[Component]) -> dict[str, str]:
     """Dotted path -> ``distribution version`` of each component's class.
 

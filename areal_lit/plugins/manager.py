@@ -13,14 +13,20 @@ import pluggy
 
 from areal_lit.hookspecs import HookSpecs
 from areal_lit.names import closest
-from areal_lit.plugins.distributions import distribution_of, dotted_path
+from areal_lit.plugins.distributions import dotted_path, origin
 
 PROJECT = "areal_lit"
 HOOK_NAMES = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 
+_YES_OR_NO = ("rollout_admit", "group_ready", "should_sync_weights", "should_evaluate", "should_checkpoint")
+_ON_ERROR = ("retry", "drop", "raise")
+
 
 class HookError(RuntimeError):
-    """A hook implementation raised; the message names hook, class and distribution, the cause is chained."""
+    """A hook implementation raised or returned what the hook does not take.
+
+    The message names hook, class and distribution; the cause is chained.
+    """
 
 
 def create_plugin_manager(callbacks: Sequence[object], *, core: Sequence[object] = ()) -> pluggy.PluginManager:
@@ -60,7 +66,7 @@ def _checked(callback: object) -> SimpleNamespace:
             continue
         problem = _problem(name, function, is_marked=is_marked)
         if problem:
-            raise ValueError(f"{_name(callback)} ({distribution_of(_name(callback))}): {name} {problem}")
+            raise ValueError(f"{origin(callback)}: {name} {problem}")
         implementations[name] = _named(function, callback)
     return SimpleNamespace(**implementations)
 
@@ -88,12 +94,10 @@ def _problem(name: str, function: Callable[..., Any], *, is_marked: bool) -> str
 
 def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]:
     """The implementation, raising HookError: whatever a plugin raises ends the run, with the plugin's name."""
+    name = function.__name__
 
-    def error(raised: Exception) -> HookError:
-        path = _name(callback)
-        return HookError(
-            f"hook {function.__name__} of {path} ({distribution_of(path)}) raised {type(raised).__name__}: {raised}"
-        )
+    def error(what: str) -> HookError:
+        return HookError(f"hook {name} of {origin(callback)} {what}")
 
     if inspect.isgeneratorfunction(function):
 
@@ -103,8 +107,8 @@ def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]
                 return (yield from function(*args))
             except HookError:
                 raise
-            except Exception as raised:
-                raise error(raised) from raised
+            except (Exception, SystemExit) as raised:
+                raise error(_raised(raised)) from raised
 
         return wrapper
 
@@ -112,32 +116,52 @@ def _named(function: Callable[..., Any], callback: object) -> Callable[..., Any]
     def call(*args: Any) -> Any:
         try:
             result = function(*args)
-        except Exception as raised:
-            raise error(raised) from raised
-        return _NamedContext(result, error) if isinstance(result, AbstractContextManager) else result
+        except (Exception, SystemExit) as raised:
+            raise error(_raised(raised)) from raised
+        if wanted := _refusal(name, result):
+            raise error(f"returned {result!r:.80}; return {wanted}")
+        return _NamedContext(result, error) if name == "phase" and result is not None else result
 
     return call
+
+
+def _raised(raised: BaseException) -> str:
+    return f"raised {type(raised).__name__}: {raised}"
+
+
+def _refusal(hook: str, result: object) -> str:
+    """What a hook may return, when ``result`` is something else; empty when it is fine."""
+    if result is None:
+        return ""
+    if hook in _YES_OR_NO:
+        return "" if type(result).__name__ in ("bool", "bool_") else "True, False or None"  # numpy has its own
+    if hook == "rollout_error":
+        return "" if result in _ON_ERROR else "'retry', 'drop', 'raise' or None"
+    if hook == "phase":
+        is_context = hasattr(type(result), "__enter__") and hasattr(type(result), "__exit__")
+        return "" if is_context else "a context manager or None"
+    return ""
 
 
 class _NamedContext(AbstractContextManager[object]):
     """A plugin's context manager whose own exceptions name it; it cannot swallow those of the phase."""
 
-    def __init__(self, manager: AbstractContextManager[object], error: Callable[[Exception], Exception]) -> None:
+    def __init__(self, manager: AbstractContextManager[object], error: Callable[[str], Exception]) -> None:
         self._manager = manager
         self._error = error
 
     def __enter__(self) -> object:
         try:
             return self._manager.__enter__()
-        except Exception as raised:
-            raise self._error(raised) from raised
+        except (Exception, SystemExit) as raised:
+            raise self._error(_raised(raised)) from raised
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self._manager.__exit__(kind, value, trace)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             if raised is value:
                 raise
-            raise self._error(raised) from raised
+            raise self._error(_raised(raised)) from raised

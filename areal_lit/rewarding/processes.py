@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import socket
 import struct
 import subprocess
@@ -25,6 +24,7 @@ from areal_lit.rewarding.worker import COUNTER, SharedProgress, serve
 PIPE_TIMEOUT_S = 30
 """For one message of a worker that stopped reading or writing in the middle of it."""
 
+KEEPER_TIMEOUT_S = 8.0
 KILL_TIMEOUT_S = 10.0
 
 
@@ -44,7 +44,7 @@ class Worker(Protocol):
 
 
 class ProcessWorker:
-    """A worker process of its own process group. It never imports the controller's ``__main__``.
+    """A worker process in a session of its own, with its keeper. It never imports the controller's ``__main__``.
 
     Args:
         payload: the rewards, pickled by ``pack``.
@@ -94,11 +94,12 @@ class ProcessWorker:
             return None
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.terminate()  # its keeper then ends the worker and all that its rewards started
         self.connection.close()
-        # Raises TimeoutExpired for a process that the kernel cannot end (stuck in I/O): the run should not hide it.
-        self._process.wait(timeout=KILL_TIMEOUT_S)
+        if self.exit_code(KEEPER_TIMEOUT_S) is None:
+            self._process.kill()
+            # Raises TimeoutExpired for a process that the kernel cannot end (stuck in I/O): the run should not hide it.
+            self._process.wait(timeout=KILL_TIMEOUT_S)
 
 
 class _ThreadProgress:

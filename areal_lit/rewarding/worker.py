@@ -1,27 +1,27 @@
 """Inside a reward worker: calls rewards one after the other and reports what came of each.
 
-A worker runs its calls in the main thread, where ``signal.alarm`` of third-party verifiers works, in a process
-group of its own that dies with the controller.
+A worker runs its calls in the main thread, where ``signal.alarm`` of third-party verifiers works, in a session of its
+own that dies with the controller.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import mmap
 import os
 import pickle
-import signal
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 from areal_lit.contracts.reward import GroupReward, Reward
 from areal_lit.plugins.distributions import check_fingerprint
+from areal_lit.rewarding.keeper import fork_kept
+from areal_lit.rewarding.surroundings import Surroundings
 from areal_lit.types import Scored, Trajectory, Unscored
 
 FLUSH_S = 0.02
@@ -30,7 +30,7 @@ FLUSH_S = 0.02
 LARGEST_REWARD = 1e18
 """Training is done in float32, which holds the square of this, as variances need, and nothing much larger."""
 
-PR_SET_PDEATHSIG = 1
+REASON_CHARACTERS = 500
 COUNTER = struct.Struct("q")
 
 
@@ -78,7 +78,7 @@ class SharedProgress:
 def judge(score: object) -> Outcome:
     """The outcome for whatever a reward returned; anything but a finite number is not a score."""
     if isinstance(score, Unscored):
-        return Outcome(kind="unscored", reason=score.reason)
+        return Outcome(kind="unscored", reason=str(score.reason)[:REASON_CHARACTERS])
     parts: Mapping[str, float] = {}
     metrics: Mapping[str, float] = {}
     if isinstance(score, Scored):
@@ -101,7 +101,7 @@ def judge(score: object) -> Outcome:
 
 def describe(error: BaseException) -> str:
     """Type and message of an exception, short enough for a log line."""
-    return f"{type(error).__name__}: {error}"[:500]
+    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
 
 
 def call(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
@@ -144,8 +144,15 @@ def set_up(rewards: Mapping[str, Reward]) -> None:
             ) from error
 
 
-def serve(connection: Connection, progress: Progress, rewards: Mapping[str, Reward]) -> None:
-    """Answer batches until the other end closes: ``(results of the calls, seconds they took)``, in order."""
+def serve(
+    connection: Connection, progress: Progress, rewards: Mapping[str, Reward], *,
+    between: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Answer batches until the other end closes: ``(results of the calls, seconds they took)``, in order.
+
+    Args:
+        between: called after each call.
+    """
     while True:
         try:
             items: list[Item] = connection.recv()
@@ -160,6 +167,7 @@ def serve(connection: Connection, progress: Progress, rewards: Mapping[str, Rewa
         for item in items:
             progress.advance()
             results.append(call(rewards[item.key], item.trajectories))
+            between()
             if (now := time.monotonic()) - flushed > FLUSH_S:
                 connection.send(("results", results, now - flushed))
                 results, flushed = [], now
@@ -167,35 +175,10 @@ def serve(connection: Connection, progress: Progress, rewards: Mapping[str, Rewa
             connection.send(("results", results, time.monotonic() - flushed))
 
 
-def die_with(parent_pid: int, signum: int) -> None:
-    """Have the kernel send ``signum`` when the parent is gone, however it went (Linux; elsewhere this does nothing)."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def start_keeper(connection_fd: int) -> None:
-    """Fork a process that kills this worker's process group once the worker is gone.
-
-    So children that a reward started end with it, even when the controller was killed and nobody else is left.
-    """
-    worker_pid = os.getpid()
-    if os.fork():
-        return
-    os.close(connection_fd)
-    signal.signal(signal.SIGTERM, lambda signum, frame: os.killpg(0, signal.SIGKILL))
-    die_with(worker_pid, signal.SIGTERM)
-    while True:
-        time.sleep(3600)
-
-
 def main(arguments: str) -> None:
     """Entry point of the process; ``arguments`` is the JSON that the supervisor wrote."""
     given: dict[str, Any] = json.loads(arguments)
-    die_with(given["parent_pid"], signal.SIGKILL)
-    start_keeper(given["connection_fd"])
+    fork_kept(given["parent_pid"], (given["connection_fd"], given["progress_fd"]))
     os.set_inheritable(given["connection_fd"], False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = Connection(given["connection_fd"])
@@ -210,4 +193,4 @@ def main(arguments: str) -> None:
         connection.send(("failed", str(error) if isinstance(error, RuntimeError) else describe(error)))
         return
     connection.send(("ready",))
-    serve(connection, progress, rewards)
+    serve(connection, progress, rewards, between=Surroundings().restore)

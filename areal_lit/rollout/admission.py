@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from areal_lit.contracts.data import Source
@@ -19,10 +20,13 @@ from areal_lit.rollout.episodes import EpisodeServices, GroupPlan
 from areal_lit.rollout.failure_budget import FailureBudget
 from areal_lit.rollout.groups import FinishedGroup, GroupRunner
 from areal_lit.rollout.metrics import RolloutCounters
+from areal_lit.rollout.rejections import Rejections
 from areal_lit.rollout.settings import Rollout
 from areal_lit.rollout.verdict import Verdict, is_unscored
 from areal_lit.staleness import capacity, is_stale
 from areal_lit.types import Group, Prompt, Sampling
+
+logger = logging.getLogger(__name__)
 
 
 class Admission:
@@ -53,12 +57,11 @@ class Admission:
         self._running: dict[int, Prompt] = {}
         self._running_since: dict[int, float] = {}
         self._ready: list[tuple[Group, int | None]] = []
-        self._rejected_in_a_row: Counter[str] = Counter()
-        self._unscored_in_a_row = 0
-        self._last_unscored = ""
+        self._rejections = Rejections(settings.rejection_limit)
         self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
         self._has_failed = False
+        self._has_told_too_long = False
         self._is_interrupted = False
         self.is_open = False
         self.num_consumed = 0
@@ -69,7 +72,7 @@ class Admission:
         """The groups of ``step``; fewer, or none, at the end of the data; none after ``interrupt``.
 
         Waits for ``groups_per_step`` ready groups, and in deterministic mode for all that run. Raises RuntimeError
-        when none can come any more.
+        when none can come any more, and when the data ended and no group of it could be trained on.
         """
         self.is_open = True
         wanted = self._settings.groups_per_step
@@ -80,6 +83,8 @@ class Admission:
             enough = len(self._ready) >= wanted
             if not self._running or (enough and not self._deterministic):
                 if enough or self._stream.is_finished:
+                    if not self._ready and not self.num_consumed:
+                        raise RuntimeError(self._rejections.nothing_left())
                     return self._consume(min(wanted, len(self._ready)), step)
                 self._raise_closed(step)
             self._waiter = asyncio.get_running_loop().create_future()
@@ -96,11 +101,12 @@ class Admission:
         """Start a group per free place; none after a failure, the run is ending."""
         room = 0 if self._has_failed else self._capacity()
         while room > 0 and (prompt := self._stream.next()) is not None:
+            self._running[prompt.prompt_id] = prompt  # before a hook is asked: a prompt it fails on stays pending
             if not self._verdict.admits(prompt):
+                del self._running[prompt.prompt_id]
                 self._reject("rollout_admit")
                 continue
             room -= 1
-            self._running[prompt.prompt_id] = prompt
             task = asyncio.get_running_loop().create_task(self._run(prompt))
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
@@ -146,7 +152,7 @@ class Admission:
         eldest = f" (the eldest: prompt {running[0].prompt_id} of {running[0].source})" if running else ""
         return (
             f"{len(self._ready)} groups are ready, {len(running)} running{eldest}, "
-            f"{self._rejected_in_a_row.total()} were rejected in a row, {self.num_consumed} consumed so far; "
+            f"{self._rejections.num_in_a_row} were rejected in a row, {self.num_consumed} consumed so far; "
             f"the engine holds version {self._services.version}"
         )
 
@@ -156,8 +162,8 @@ class Admission:
         sampling = source.sampling or self._settings.sampling
         plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
         finished = await self._runner.run(plan)
-        del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
         self._file(finished, needs_reward=plan.reward is not None)
+        del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
         if self._has_failed:
             return
         if not self._deterministic:
@@ -182,8 +188,7 @@ class Admission:
             self._ready.sort(key=lambda entry: entry[0].group_id)
         taken, self._ready = self._ready[:count], self._ready[count:]
         self.num_consumed += count
-        self._rejected_in_a_row.clear()
-        self._unscored_in_a_row = 0
+        self._rejections.note_consumed()
         self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
         return [group for group, _ in taken]
 
@@ -209,7 +214,7 @@ class Admission:
         )  # fmt: skip
 
     def _file(self, finished: FinishedGroup, *, needs_reward: bool) -> None:
-        """Count a group and file it as ready or rejected."""
+        """Count a group and file it as ready or rejected. What this raises ends the run, its prompt still pending."""
         counters, group = self.counters, finished.group
         counters.num_finished += 1
         counters.num_retries += finished.num_retries
@@ -218,47 +223,42 @@ class Admission:
         if self._keep_finished():
             self.finished.append(group)
         self._spend(finished)
-        objection = self._verdict.objection(group, needs_reward=needs_reward)
-        if objection:
+        if finished.too_long:
+            self._reject_too_long(finished.too_long)
+        elif finished.is_dropped:
+            self._reject("dropped")
+        elif objection := self._verdict.objection(group, needs_reward=needs_reward):
             unscored = [t for t in group.trajectories if is_unscored(t, needs_reward=needs_reward)]
-            self._reject(objection, unscored=unscored[-1].unscored or "without a reason" if unscored else "")
+            self._reject(
+                objection, detail=finished.failures[-1] if finished.failures else "",
+                unscored=unscored[-1].unscored or "without a reason" if unscored else "",
+            )  # fmt: skip
         else:
-            # groups turn out stale after they were accepted: only a batch that was consumed ends that row
-            self._rejected_in_a_row = Counter(stale=self._rejected_in_a_row["stale"])
-            self._unscored_in_a_row = 0
+            self._rejections.note_accepted()
             self._ready.append((group, group.oldest_version))
 
     def _spend(self, finished: FinishedGroup) -> None:
         samples = self._settings.samples_per_group
         self._budget.record(len(finished.failures), samples)
-        if finished.failures and (verdict := self._budget.exceeded(len(self._running) * samples)):
+        num_others = len(self._running) - 1
+        if finished.failures and (verdict := self._budget.exceeded(num_others * samples)):
             raise RuntimeError(
                 f"{verdict} (rollout.failure_budget); the last: {finished.failures[-1]}"
             ) from finished.last_error
 
-    def _reject(self, reason: str, *, unscored: str = "") -> None:
-        """Count a rejected group; ``unscored`` says what became of the reward of one of its samples."""
-        self.counters.rejected[reason] += 1
-        self._rejected_in_a_row[reason] += 1
-        if unscored:
-            self._unscored_in_a_row += 1
-            self._last_unscored = unscored
-        if self._rejected_in_a_row.total() >= self._settings.rejection_limit and not self._has_failed:
-            self._has_failed = True  # what is still in flight has nothing to add
-            self._raise_all_rejected(self._rejected_in_a_row.total())
+    def _reject_too_long(self, reason: str) -> None:
+        if not self._has_told_too_long:
+            self._has_told_too_long = True
+            logger.warning("a prompt was dropped: %s; later ones are counted in rollout/rejected/long_prompt", reason)
+        self._reject("long_prompt", detail=reason)
 
-    def _raise_all_rejected(self, total: int) -> None:
-        reasons = ", ".join(f"{name} {count}" for name, count in self._rejected_in_a_row.most_common() if count)
-        rewards = ""
-        advice = "make the task easier or harder, relax the filters"
-        if self._unscored_in_a_row:
-            rewards = f"; {self._unscored_in_a_row} of them unscored; last: {self._last_unscored}"
-        if 2 * self._unscored_in_a_row >= total:
-            advice = "mend the reward or the rows it cannot score"
-        raise RuntimeError(
-            f"the last {total} groups were all rejected ({reasons}{rewards}), so training would wait for ever; "
-            f"{advice}, or raise rollout.max_rejected_groups"
-        )
+    def _reject(self, reason: str, *, detail: str = "", unscored: str = "") -> None:
+        """Count a rejected group; raise RuntimeError when it is one too many."""
+        self.counters.rejected[reason] += 1
+        self._rejections.add(reason, detail=detail, unscored=unscored)
+        if not self._has_failed and (verdict := self._rejections.too_many()):
+            self._has_failed = True  # what is still in flight has nothing to add
+            raise RuntimeError(verdict)
 
     def _raise_closed(self, step: int) -> None:
         raise RuntimeError(

@@ -15,6 +15,7 @@ import numpy as np
 from areal_lit.contracts.inference import InferenceBackend
 from areal_lit.contracts.reward import Reward
 from areal_lit.contracts.workflow import Workflow
+from areal_lit.rollout.limits import Limits, PromptTooLong, completion_problem
 from areal_lit.seeds import stable_seed
 from areal_lit.text import TextCodec
 from areal_lit.types import Completion, GenerateRequest, IntArray, Prompt, Sampling, Trajectory
@@ -23,9 +24,12 @@ ScoreFn = Callable[[Reward, list[Trajectory]], Awaitable[list[Trajectory]]]
 
 
 class EpisodeServices:
-    """What all episodes of a run share. ``version`` is that of the weights the engine holds now."""
+    """What all episodes of a run share. ``version`` is that of the weights the engine holds now.
 
-    __slots__ = ("backend", "codec", "score", "seed", "version")
+    ``limits`` are what an episode's requests and answers are held to.
+    """
+
+    __slots__ = ("backend", "codec", "limits", "score", "seed", "version")
 
     def __init__(self, *, backend: InferenceBackend, codec: TextCodec, score: ScoreFn, seed: int, version: int) -> None:
         self.backend = backend
@@ -33,6 +37,7 @@ class EpisodeServices:
         self.score = score
         self.seed = seed
         self.version = version
+        self.limits = Limits()
 
 
 class GroupPlan:
@@ -118,6 +123,7 @@ class RolloutEpisode:
         self._temperature = sampling.temperature
         turn = self._turn
         self._turn += 1
+        self._check_fits(len(token_ids), sampling.max_new_tokens, turn)
         request = GenerateRequest(
             request_id=f"{self._name}.{turn}", token_ids=token_ids, sampling=sampling,
             seed=stable_seed(self.seed, turn), prefix_group=self._plan.name,
@@ -177,13 +183,23 @@ class RolloutEpisode:
             rollout_id=self._name,
         )  # fmt: skip
 
+    def _check_fits(self, num_tokens: int, budget: int, turn: int) -> None:
+        """Refuse what the model cannot continue; no engine need know. A later turn's is the workflow's own failure."""
+        limits = self._services.limits
+        if limits.max_tokens is None or num_tokens + budget <= limits.max_tokens:
+            return
+        prompt = self._plan.prompt
+        raise (ValueError if turn else PromptTooLong)(
+            f"row {prompt.row} of source {prompt.source!r}: {num_tokens} {'' if turn else 'prompt '}tokens and "
+            f"max_new_tokens {budget} are more than {limits.max_tokens}, {limits.max_tokens_rule}; lower "
+            "max_new_tokens, leave long prompts out (max_prompt_tokens of the data) or have them dropped "
+            "(rollout.long_prompts)"
+        )
+
     def _check(self, completion: Completion, budget: int) -> None:
-        n = len(completion.token_ids)
-        if not len(completion.logprobs) == len(completion.versions) == n <= budget:
-            raise ValueError(
-                f"{type(self._services.backend).__name__} returned {n} tokens, {len(completion.logprobs)} log-probs, "
-                f"{len(completion.versions)} versions for a budget of {budget}; all must be equally many"
-            )
+        problem = completion_problem(completion, budget=budget, limits=self._services.limits)
+        if problem:
+            raise ValueError(f"{type(self._services.backend).__name__} returned {problem}; it is not trained on")
 
 
 def _encoded(prompt: Prompt, codec: TextCodec) -> IntArray:

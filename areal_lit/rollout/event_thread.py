@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+MACHINERY = (f"{Path(__file__).parents[1]}{os.sep}", f"{Path(asyncio.__file__).parent}{os.sep}", threading.__file__)
+"""Files whose frames say nothing about whose code it is that blocks."""
+
+ANSWER_S = 0.5
+"""A thread that does not take a call within this time is blocked."""
 
 
 class EventThread:
@@ -58,7 +68,8 @@ class EventThread:
     ) -> T:
         """The coroutine's result, computed on the event loop while this thread waits.
 
-        Raises what the coroutine or ``fail`` raised, or TimeoutError naming ``what`` (and what ``describe`` adds).
+        Raises what the coroutine or ``fail`` raised, or TimeoutError naming ``what`` (and what ``describe`` adds, and
+        where the event loop is blocked, if it is).
         """
         loop = self._loop
         assert threading.current_thread() is not self._thread, f"{what} would wait for its own thread"
@@ -78,8 +89,24 @@ class EventThread:
             if task in ended:
                 raise RuntimeError(f"the {self.name} thread was stopped while {what} was waited for")
             detail = f"; {describe()}" if describe is not None else ""
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}{detail}")
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}{detail}{self._blocked()}")
         return task.result()
+
+    def _blocked(self) -> str:
+        """Which code keeps the event loop from answering anybody; empty while it answers."""
+        answered = threading.Event()
+        self.post(answered.set)
+        assert self._thread is not None
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        if answered.wait(ANSWER_S) or frame is None:
+            return ""
+        stack = traceback.extract_stack(frame)
+        logger.error("the %s thread is blocked:\n%s", self.name, "".join(traceback.format_list(stack)).rstrip())
+        culprit = next((each for each in stack if not each.filename.startswith(MACHINERY)), stack[-1])
+        return (
+            f". {culprit.name} in {culprit.filename}, line {culprit.lineno}, blocks the {self.name} thread, on which "
+            "everything is async: await there, or run what blocks in a thread (asyncio.to_thread)"
+        )
 
     def post(self, call: Callable[[], None]) -> None:
         """Have the event loop make this call; waits for nothing, so a signal handler may. Nothing after the end."""

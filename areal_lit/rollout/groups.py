@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from areal_lit.rollout.episodes import GroupPlan, RolloutEpisode
+from areal_lit.rollout.limits import PromptTooLong, token_problem
 from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Trajectory
 
@@ -20,9 +21,12 @@ ENGINE_GRACE_S = 0.5
 
 
 class FinishedGroup:
-    """A group with what was lost on the way. ``failures`` holds a sentence per sample that failed for good."""
+    """A group with what was lost on the way. ``failures`` holds a sentence per sample that failed for good.
 
-    __slots__ = ("failures", "group", "last_error", "num_dropped", "num_retries")
+    ``too_long`` says by how much, when the prompt does not fit the model: that is the row's fault, and no failure.
+    """
+
+    __slots__ = ("failures", "group", "last_error", "num_dropped", "num_retries", "too_long")
 
     def __init__(self) -> None:
         self.group: Group
@@ -30,6 +34,12 @@ class FinishedGroup:
         self.last_error: BaseException | None = None
         self.num_dropped = 0
         self.num_retries = 0
+        self.too_long = ""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the workflow chose to return nothing for any sample."""
+        return not self.group.trajectories and not self.failures and self.num_dropped > 0
 
 
 class GroupRunner:
@@ -67,7 +77,9 @@ class GroupRunner:
                 async with timeout:
                     result = await plan.workflow.run(plan.prompt, episode)
                 trajectories = _checked(plan, sample, result)
-            except Exception as error:  # noqa: BLE001 - a workflow is any code; rollout_error decides, failures are counted
+            # a workflow is any code, and sys.exit in it is no order to this process; rollout_error decides, failures
+            # are counted
+            except (Exception, SystemExit) as error:  # noqa: BLE001
                 if episode.fatal is not None:
                     raise episode.fatal from None
                 if timeout.expired():
@@ -76,8 +88,12 @@ class GroupRunner:
                     finished.num_retries += 1
                     continue
                 finished.last_error = error
-                finished.failures.append(f"{type(error).__name__}: {error}")
-                return [_lost(plan, sample, finished.failures[-1])] if plan.is_eval else []
+                reason = f"{type(error).__name__}: {error}"
+                if isinstance(error, PromptTooLong):
+                    finished.too_long = str(error)
+                else:
+                    finished.failures.append(reason)
+                return [_lost(plan, sample, reason)] if plan.is_eval else []
             if not trajectories:
                 finished.num_dropped += 1
                 return [_lost(plan, sample, "the workflow dropped the sample")] if plan.is_eval else []
@@ -130,6 +146,10 @@ def _checked(plan: GroupPlan, sample: int, result: Any) -> list[Trajectory]:
                 f"workflow {name} returned {n} tokens with {len(trajectory.loss_mask)} loss_mask, "
                 f"{len(trajectory.logprobs)} logprobs and {len(trajectory.versions)} versions; all must be equally long"
             )
+        limits = plan.services.limits
+        problem = token_problem(trajectory.token_ids, trajectory.logprobs, limits=limits, chosen=trajectory.loss_mask)
+        if problem:
+            raise ValueError(f"workflow {name} returned {problem}")
         if trajectory.sample != sample:
             trajectories[i] = replace(trajectory, sample=sample)
     return trajectories

@@ -25,6 +25,7 @@ from areal_lit.rollout.admission import Admission
 from areal_lit.rollout.episodes import EpisodeServices, ScoreFn
 from areal_lit.rollout.event_thread import EventThread
 from areal_lit.rollout.groups import GroupRunner
+from areal_lit.rollout.limits import Limits
 from areal_lit.rollout.metrics import consumed_metrics
 from areal_lit.rollout.settings import Rollout
 from areal_lit.rollout.verdict import Verdict
@@ -93,6 +94,10 @@ class RolloutLoop:
     def interrupt(self) -> None:
         """End this and every later wait for a batch, which then has no groups. For any thread and signal handlers."""
         self._thread.post(self._admission.interrupt)
+
+    def limit(self, limits: Limits) -> None:
+        """What sequences and answers are held to from the next request on. For any thread."""
+        self._services.limits = limits
 
     def next_batch(self, step: int) -> list[Group] | None:
         """The groups that ``step`` trains on; fewer at the very end of the data, None after it or an ``interrupt``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, final
 
 from areal_lit.hookspecs import hookimpl
+from areal_lit.rollout.limits import PromptTooLong
 from areal_lit.types import Prompt, Sampling
 
 
@@ -22,6 +23,8 @@ class Rollout:
         episode_timeout_s: from an episode's start to its end, reward excluded; then it has failed.
         max_attempts: how often an episode is tried before it is dropped.
         failure_budget: share of recent episodes that may fail for good before the run ends with an error.
+        long_prompts: ``drop`` prompts that with ``max_new_tokens`` are longer than the model takes, and count them, or
+            ``raise``: end the run.
         partial_groups: ``drop`` groups of which samples failed or could not be scored, or ``train`` on the rest.
         stale_groups: ``drop`` complete groups that grew too old (their prompt is rolled out again) or ``keep`` them.
         max_rejected_groups: so many groups rejected in a row end the run with an error that names the reasons; null
@@ -43,6 +46,7 @@ class Rollout:
         episode_timeout_s: float = 600.0,
         max_attempts: int = 3,
         failure_budget: float = 0.1,
+        long_prompts: Literal["drop", "raise"] = "drop",
         partial_groups: Literal["drop", "train"] = "drop",
         stale_groups: Literal["drop", "keep"] = "drop",
         max_rejected_groups: int | None = None,
@@ -67,6 +71,7 @@ class Rollout:
                 raise ValueError(f"rollout.{name} must be {rule}, got {value}")
         for name, choice, choices in (
             ("sync_mode", sync_mode, ("interrupt", "drain")),
+            ("long_prompts", long_prompts, ("drop", "raise")),
             ("partial_groups", partial_groups, ("drop", "train")),
             ("stale_groups", stale_groups, ("drop", "keep")),
             ("when_exhausted", when_exhausted, ("next_epoch", "end")),
@@ -82,6 +87,7 @@ class Rollout:
         self.episode_timeout_s = episode_timeout_s
         self.max_attempts = max_attempts
         self.failure_budget = failure_budget
+        self.long_prompts = long_prompts
         self.partial_groups = partial_groups
         self.stale_groups = stale_groups
         self.max_rejected_groups = max_rejected_groups
@@ -119,5 +125,10 @@ class RolloutDefaults:
 
     @hookimpl(trylast=True)
     def rollout_error(self, prompt: Prompt, error: BaseException, attempt: int) -> Literal["retry", "drop", "raise"]:
-        """Retry up to ``max_attempts``, then drop; the loop itself watches the failure budget."""
+        """Retry up to ``max_attempts``, then drop; the loop itself watches the failure budget.
+
+        Prompts that are too long stay so: they are dropped, or end the run, as ``long_prompts`` says.
+        """
+        if isinstance(error, PromptTooLong):
+            return self.settings.long_prompts
         return "retry" if attempt < self.settings.max_attempts else "drop"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_lit.contracts.filter import Filter
+from areal_lit.plugins.distributions import origin
 from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Prompt, Trajectory
 
@@ -43,7 +44,7 @@ class Verdict:
         if len(usable) < self._settings.samples_per_group and self._settings.partial_groups == "drop":
             return "partial"
         for name, filter_ in self._filters:
-            if not filter_.accept(group):
+            if not _accepts(filter_, group):
                 return name
         return "" if self._all_agree("group_ready", group=group) else "group_ready"
 
@@ -73,6 +74,18 @@ class Verdict:
 def is_unscored(trajectory: Trajectory, *, needs_reward: bool) -> bool:
     """Whether a reward was wanted and could not be had."""
     return bool(trajectory.unscored) or (needs_reward and trajectory.reward is None)
+
+
+def _accepts(filter_: Filter, group: Group) -> bool:
+    try:
+        return filter_.accept(group)
+    # a filter is any code: what it raises ends the run, with the filter's name
+    except Exception as error:
+        prompt = group.prompt
+        raise RuntimeError(
+            f"filter {origin(filter_)} raised {type(error).__name__}: {error}, on the group of row {prompt.row} of "
+            f"source {prompt.source!r}"
+        ) from error
 
 
 def _snake(name: str) -> str:

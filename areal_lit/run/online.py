@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Scorer
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.rollout import RolloutLoop
+from areal_lit.rollout.limits import Limits
 from areal_lit.run.directory import RunDirectory
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
@@ -94,7 +96,7 @@ class Online:
             directory=str(directory.path),
             dtype=trainer.policy.model.dtype,
         )
-        self._has_chosen_probes = False
+        self._limits: Limits | None = None
         self._alarm = MismatchAlarm(trainer.sync, dtype=trainer.policy.model.dtype)
 
     def start(self, processes: Sequence[Process]) -> None:
@@ -128,8 +130,11 @@ class Online:
 
     def hand_over(self, version: int) -> list[Metric]:
         """Give the engine the policy's weights, then let prompts in for them."""
-        if self._sources and not self._has_chosen_probes:
+        if self._limits is None:
+            self._limits = sequence_limits(self._trainer.policy)
             self._choose_probes()
+        self._limits = replace(self._limits, newest_version=version)
+        self._loop.limit(self._limits)
         metrics = self._syncer.sync(version)
         self._loop.set_version(version)
         return metrics
@@ -161,10 +166,13 @@ class Online:
         self._loop.load_state_dict(state)
 
     def _choose_probes(self) -> None:
-        self._has_chosen_probes = True
+        assert self._limits is not None
+        if not self._sources:
+            return
         trainer, source = self._trainer, next(iter(self._sources.values()))
         num_tokens = min(trainer.sync.probe_tokens, (source.sampling or trainer.rollout.sampling).max_new_tokens)
-        longest = longest_sequence(trainer.policy) - num_tokens
+        assert self._limits.max_tokens is not None
+        longest = self._limits.max_tokens - num_tokens
         prompts = probe_prompts(self._codec, source, num=trainer.sync.probe_prompts, longest=longest)
         self._syncer.set_probe_prompts(prompts, max_new_tokens=num_tokens)
 
@@ -179,13 +187,18 @@ class Online:
         return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
 
 
-def longest_sequence(role: Role) -> int:
-    """Tokens that fit both the model's positions and a micro-batch."""
-    limit = role.strategy.max_tokens_per_microbatch
+def sequence_limits(role: Role) -> Limits:
+    """What fits both the model and a micro-batch, and the model's vocabulary."""
+    limit, rule = role.strategy.max_tokens_per_microbatch, "policy.strategy.max_tokens_per_microbatch"
+    vocab_size = None
     # a model of another library has no Hugging Face configuration, and what it fits is not known here
     with suppress(OSError, ValueError):
-        limit = min(limit, getattr(load_config(role.model), "max_position_embeddings", None) or limit)
-    return limit
+        config = load_config(role.model).get_text_config()
+        vocab_size = getattr(config, "vocab_size", None)
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is not None and positions < limit:
+            limit, rule = positions, "the model's max_position_embeddings"
+    return Limits(max_tokens=limit, max_tokens_rule=rule, vocab_size=vocab_size)
 
 
 def probe_prompts(codec: TextCodec, source: Source, *, num: int, longest: int) -> list[IntArray]:

@@ -8,7 +8,7 @@ import pytest
 
 from areal_lit.contracts import Source
 from areal_lit.roles import Role
-from areal_lit.run.online import longest_sequence, probe_prompts, rewards_by_key
+from areal_lit.run.online import probe_prompts, rewards_by_key, sequence_limits
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
@@ -59,5 +59,8 @@ def test_probes_take_the_first_rows_that_fit(tmp_path: Path, caplog: pytest.LogC
 def test_a_sequence_fits_the_model_and_a_microbatch(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path)
     positions = spec.config["max_position_embeddings"]  # type: ignore[index]
-    assert longest_sequence(Role(model=spec, strategy=Single(max_tokens_per_microbatch=100))) == 100
-    assert longest_sequence(Role(model=spec, strategy=Single(max_tokens_per_microbatch=10**6))) == positions
+    short = sequence_limits(Role(model=spec, strategy=Single(max_tokens_per_microbatch=100)))
+    assert (short.max_tokens, short.max_tokens_rule) == (100, "policy.strategy.max_tokens_per_microbatch")
+    whole = sequence_limits(Role(model=spec, strategy=Single(max_tokens_per_microbatch=10**6)))
+    assert (whole.max_tokens, whole.max_tokens_rule) == (positions, "the model's max_position_embeddings")
+    assert whole.vocab_size == 64

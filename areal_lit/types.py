@@ -295,6 +295,10 @@ class ModelSpec:
     init_seed: int = 0
     trust_remote_code: bool = False
 
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"model.dtype must be float32 or bfloat16, got {self.dtype!r}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from areal_lit.cli.fit import guarded, report_broken_rules
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.validation import broken_rules
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 OWN = {
-    "--checkpoint PATH": "of a run, a run's directory (its newest), or a Hugging Face model directory; without it the "
-    "model that the recipe names",
+    "--checkpoint best|PATH": "the best of the recipe's run (checkpoint.best), or of a run, a run's directory (its "
+    "newest), or a Hugging Face model directory; without it the model that the recipe names",
 }
 
 
@@ -24,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     checkpoint = checkpoint_path(options.named.get("checkpoint"), "--checkpoint")
     trainer = recipe.build()
-    if report_broken_rules(trainer):
+    if report_broken_rules(broken_rules(trainer)):
         return 1
     return guarded(lambda: print_metrics(trainer, checkpoint))
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
 
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
-
 OWN = {
-    "--resume auto|PATH": "go on from the run's newest whole checkpoint (the start if there is none), or from PATH",
+    "--resume auto|best|PATH": "go on from the run's newest whole checkpoint (the start if there is none), from its "
+    "best (checkpoint.best), or from PATH",
 }
 
 
@@ -24,14 +21,13 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
     trainer = recipe.build()
-    if report_broken_rules(trainer):
+    if report_broken_rules(trainer.validate(resume=resume)):
         return 1
     return guarded(lambda: print(f"finished: {trainer.fit(resume=resume)}"))
 
 
-def report_broken_rules(trainer: Trainer) -> bool:
+def report_broken_rules(broken: Sequence[str]) -> bool:
     """Print every broken rule of a recipe; whether there were any."""
-    broken = trainer.validate()
     if broken:
         print(f"the recipe breaks {len(broken)} rule{'s' if len(broken) > 1 else ''}:", file=sys.stderr)
         for rule in broken:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.contracts.callback import Callback
 from areal_lit.contracts.component import Component
-from areal_lit.contracts.data import DataModule, Source
+from areal_lit.contracts.data import PREVIEWED, DataModule, Preview, Source
 from areal_lit.contracts.filter import Filter
 from areal_lit.contracts.inference import InferenceBackend, LogprobDistribution
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessDied, ProcessSpec, WorkerGroup
 from areal_lit.contracts.logger import RunLogger
 from areal_lit.contracts.optimizer import Optimizer
 from areal_lit.contracts.reward import GroupReward, Reward, Score
-from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Strategy
+from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
 from areal_lit.contracts.transport import Receiver, WeightTransport
 from areal_lit.contracts.workflow import Episode, Workflow
 
@@ -46,6 +46,7 @@ KINDS: Mapping[str, Kind] = {
 
 __all__ = [
     "KINDS",
+    "PREVIEWED",
     "Algorithm",
     "Bucket",
     "Callback",
@@ -63,6 +64,7 @@ __all__ = [
     "LogprobDistribution",
     "Optimizer",
     "Output",
+    "Preview",
     "Process",
     "ProcessDied",
     "ProcessSpec",
@@ -71,6 +73,7 @@ __all__ = [
     "Reward",
     "RunLogger",
     "Score",
+    "Snapshot",
     "Source",
     "Strategy",
     "WeightTransport",

@@ -11,7 +11,7 @@ from areal_lit.token_batch import Dim, Objective, TokenBatch
 
 if TYPE_CHECKING:
     from areal_lit.text import TextCodec
-    from areal_lit.types import Prompt, Trajectory
+    from areal_lit.types import Example, Prompt, Trajectory
 
 Need = Literal["proximal", "reference", "values", "entropy", "teacher", "topk"]
 
@@ -77,6 +77,9 @@ class Algorithm(Component):
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         """Offline algorithms: the trajectories of one row of data. Pairs share an ``atom``."""
         raise NotImplementedError(f"{type(self).__name__} is not offline and encodes no data")
+
+    def check(self, example: Example) -> None:
+        """Offline algorithms: raise ValueError if an example lacks what ``encode`` reads. For validation, so quick."""
 
 
 if TYPE_CHECKING:

@@ -34,6 +34,25 @@ class Source:
     sampling: Sampling | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The first few examples of a source, for validation.
+
+    Args:
+        reward, sampling: those of the source, where it brings its own.
+        max_prompt_tokens: rows with longer prompts will be left out; None keeps all.
+    """
+
+    examples: Sequence[Example]
+    reward: Reward | None = None
+    sampling: Sampling | None = None
+    max_prompt_tokens: int | None = None
+
+
+PREVIEWED = 32
+"""As many examples show a mistake that all rows share."""
+
+
 class DataModule(Component):
     """Training and evaluation examples by named source. Order, epochs and position are the core's."""
 
@@ -47,6 +66,13 @@ class DataModule(Component):
 
     def evaluation(self) -> Mapping[str, Source]:
         """Evaluation sets by name."""
+        return {}
+
+    def preview(self) -> Mapping[str, Preview]:
+        """Examples by source, evaluation sets too, before ``setup``; for validation, so quick and without network.
+
+        By default none. Raises ValueError for malformed data as ``setup`` does, as far as it reads.
+        """
         return {}
 
     def unrewarded(self) -> Sequence[str]:

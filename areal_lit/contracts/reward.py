@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 
 from areal_lit.contracts.component import Component
-from areal_lit.types import Scored, Trajectory, Unscored
+from areal_lit.types import Example, Scored, Trajectory, Unscored
 
 Score = float | Scored | Unscored
 
@@ -24,6 +24,12 @@ class Reward(Component):
     @abstractmethod
     def score(self, trajectory: Trajectory) -> Score | Awaitable[Score]:
         """The reward, or ``Unscored`` when none can be had. NaN, infinities and exceptions count as unscored."""
+
+    def check(self, example: Example) -> None:
+        """Raise ValueError if no completion of an example could ever be scored well: a field it lacks, say.
+
+        For validation: called with a few examples, without ``setup``; quick, no network. Checks nothing by default.
+        """
 
 
 class GroupReward(Reward):

@@ -38,16 +38,20 @@ class Recipe:
 
     config: dict[str, Any]
     notes: tuple[str, ...] = ()
+    _cls: Any = field(repr=False, default=None)
     _parsed: Any = field(repr=False, default=None)
     _parser: Any = field(repr=False, default=None)
 
     def build(self) -> Trainer:
         """The Trainer of this recipe; constructs every component and starts nothing."""
+        from areal_lit.recipes.construction import refusals
+
         try:
             arguments = vars(self._parser.instantiate(self._parsed))
-            trainer: Trainer = _trainer_class()(**arguments)
+            trainer: Trainer = self._cls(**arguments)
         except ValueError as error:
-            raise RecipeError(_plain(str(error))) from error
+            problems = refusals(self._cls, vars(self._parsed))
+            raise RecipeError("\n".join(problems) or _plain(str(error))) from error
         trainer.config = self.config
         return trainer
 
@@ -102,7 +106,7 @@ def _parsed(cls: type, canonical: Mapping[str, Any], notes: tuple[str, ...]) -> 
         text = parser.dump(parsed, skip_unset=False, skip_validation=True)
     except (ArgumentError, ValueError, TypeError) as error:
         raise RecipeError(_plain(str(error))) from error
-    return Recipe(config=parse_value(text), notes=notes, _parsed=parsed, _parser=parser)
+    return Recipe(config=parse_value(text), notes=notes, _cls=cls, _parsed=parsed, _parser=parser)
 
 
 def read(config: str | Path) -> dict[str, Any]:

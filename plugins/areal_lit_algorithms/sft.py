@@ -19,7 +19,7 @@ from areal_lit_algorithms.aggregation import Aggregation, check_max_length, toke
 if TYPE_CHECKING:
     from areal_lit.text import TextCodec
     from areal_lit.trainer import Trainer
-    from areal_lit.types import Prompt
+    from areal_lit.types import Example, Prompt
 
 _GENERATION_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -64,6 +64,15 @@ class SFT(Algorithm):
                 "sequence is never split; raise the latter or lower the former"
             )
 
+    def check(self, example: Example) -> None:
+        """Raise ValueError unless the example holds a completion or is a conversation."""
+        completion = example.fields.get(self.completion_field)
+        if not isinstance(completion, str) and (completion is not None or isinstance(example.prompt, str)):
+            raise ValueError(
+                f"needs a string in field {self.completion_field!r}, got {type(completion).__name__}; its fields "
+                f"are {sorted(example.fields)}: name the right one, or give a whole conversation as chat messages"
+            )
+
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         """The row's sequence; empty if it is dropped, or truncated before its first trained token."""
         ids, mask = self._tokens(prompt, codec)
@@ -102,19 +111,18 @@ class SFT(Algorithm):
 
     def _tokens(self, prompt: Prompt, codec: TextCodec) -> tuple[IntArray, BoolArray]:
         """Token ids and which of them are trained, [n] each; the first never is."""
+        try:
+            self.check(prompt.example)
+        except ValueError as error:
+            raise ValueError(f"row {prompt.row} of {prompt.source} {error}") from error
         completion = prompt.fields.get(self.completion_field)
-        if completion is None and not isinstance(prompt.example.prompt, str):
+        if completion is None:
             ids, mask = _conversation(prompt, codec)
-        elif isinstance(completion, str):
+        else:
             start = codec.encode_prompt(prompt.example)
             end = np.array(codec.end_token_ids[:1], dtype=np.int64)
             ids = np.concatenate([start, codec.encode(completion), end])
             mask = np.arange(len(ids)) >= len(start)
-        else:
-            raise ValueError(
-                f"row {prompt.row} of {prompt.source} needs a string in field {self.completion_field!r}, got "
-                f"{type(completion).__name__}; name the right field, or give a whole conversation as chat messages"
-            )
         mask[0] = False
         return ids, mask
 

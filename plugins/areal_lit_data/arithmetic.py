@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import overload
 
-from areal_lit.contracts import DataModule, Source
+from areal_lit.contracts import PREVIEWED, DataModule, Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 
@@ -67,6 +67,9 @@ class Arithmetic(DataModule):
                 examples=Problems(self, range(self.num_eval, num_problems), self.num_examples, self.noise)
             )
         }
+
+    def preview(self) -> Mapping[str, Preview]:
+        return {name: Preview(examples=source.examples[:PREVIEWED]) for name, source in self.train().items()}
 
     def evaluation(self) -> Mapping[str, Source]:
         if not self.num_eval:

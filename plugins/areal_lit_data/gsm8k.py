@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import Source
+from areal_lit.contracts import Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit_data.columns import Row
 from areal_lit_data.huggingface import INSTALL, load_split
-from areal_lit_data.jsonl import read_rows
+from areal_lit_data.jsonl import PREVIEW_BYTES, read_rows
 from areal_lit_data.rows import RowData
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ class GSM8K(RowData):
     def setup(self, codec: TextCodec) -> None:
         self._train = {"gsm8k": self._load("train", codec, self.max_examples)}
         self._evaluation = {"gsm8k": self._load("test", codec, self.max_eval_examples)}
+
+    def preview(self) -> Mapping[str, Preview]:
+        if self.directory is None:
+            return {}
+        rows = read_rows([f"{self.directory}/train.jsonl"], self.columns, PREVIEW_BYTES)
+        return {"gsm8k": self._preview(rows, self.example)}
 
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows: Any

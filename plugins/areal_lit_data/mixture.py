@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from areal_lit.contracts import DataModule, Reward, Source, Workflow
+from areal_lit.contracts import DataModule, Preview, Reward, Source, Workflow
 from areal_lit.text import TextCodec
 from areal_lit.types import Sampling
 
@@ -60,6 +60,17 @@ class Mixture(DataModule):
 
     def evaluation(self) -> Mapping[str, Source]:
         return self._merged({name: part.data.evaluation() for name, part in self.sources.items()})
+
+    def preview(self) -> Mapping[str, Preview]:
+        previews = {}
+        for name, part in self.sources.items():
+            for inner_name, preview in part.data.preview().items():
+                previews[f"{name}/{inner_name}"] = replace(
+                    preview,
+                    reward=preview.reward if part.reward is None else part.reward,
+                    sampling=preview.sampling if part.sampling is None else part.sampling,
+                )
+        return previews
 
     def unrewarded(self) -> Sequence[str]:
         return [name for name, part in self.sources.items() if part.reward is None and part.data.unrewarded()]

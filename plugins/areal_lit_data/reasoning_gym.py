@@ -11,6 +11,7 @@ from areal_lit.contracts import DataModule, Source
 from areal_lit.names import closest
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
+from areal_lit.validation import template_rules
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -88,6 +89,8 @@ class ReasoningGym(DataModule):
     def rules(self, trainer: Trainer) -> Iterable[str]:
         if importlib.util.find_spec("reasoning_gym") is None:
             yield INSTALL
+        if self.chat:
+            yield from template_rules(trainer)
 
     def setup(self, codec: TextCodec) -> None:
         for name, task in self.tasks.items():

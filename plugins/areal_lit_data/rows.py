@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit.contracts import DataModule, Source
+from areal_lit.contracts import PREVIEWED, DataModule, Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
+from areal_lit.validation import sequence_limit, template_rules
 from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
 
 if TYPE_CHECKING:
@@ -60,14 +61,16 @@ class RowData(DataModule):
                 f"template_kwargs {dict(trainer.template_kwargs)} has no effect on prompts of plain text; set chat: "
                 "true, or leave it out"
             )
+        if self.columns.chat or self.columns.messages:
+            yield from template_rules(trainer)
         if self.max_prompt_tokens is None:
             return
-        budget = trainer.policy.strategy.max_tokens_per_microbatch
+        limit, setting = sequence_limit(trainer)
         generated = 0 if trainer.algorithm.offline else trainer.rollout.sampling.max_new_tokens
-        if self.max_prompt_tokens + generated > budget:
+        if generated < limit < self.max_prompt_tokens + generated:
             yield (
                 f"max_prompt_tokens {self.max_prompt_tokens} and rollout.sampling.max_new_tokens {generated} together "
-                f"do not fit policy.strategy.max_tokens_per_microbatch {budget}; raise the latter or lower one of them"
+                f"do not fit {setting}; raise the latter or lower one of them"
             )
 
     def train(self) -> Mapping[str, Source]:
@@ -75,6 +78,11 @@ class RowData(DataModule):
 
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
+
+    def _preview(self, rows: Sequence[Row], make: Callable[[Row], Example] | None = None) -> Preview:
+        """What ``_source`` would hold first; ``rows`` may be the beginning of them."""
+        examples = RowExamples(rows[:PREVIEWED], make or self.columns.example)
+        return Preview(examples=examples, max_prompt_tokens=self.max_prompt_tokens)
 
     def _source(
         self,

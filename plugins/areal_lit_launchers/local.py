@@ -13,18 +13,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
+from areal_lit.validation import roles
 from areal_lit_launchers.channel import Channel, dumps
 from areal_lit_launchers.child import Child, Spawner, stop_children
 from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.group import LocalGroup, LocalRank
 from areal_lit_launchers.ports import free_ports
 from areal_lit_launchers.process import LocalProcess
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
 
 WATCH_INTERVAL_S = 0.2
 
@@ -52,6 +56,21 @@ class Local(Launcher):
         self.hang_timeout_s = hang_timeout_s
         self.stop_grace_s = stop_grace_s
         self._spawner: Spawner | None = None
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        """This machine has the GPUs that roles and engines ask for."""
+        wanted = {
+            name: role.num_gpus * role.num_ranks for name, role in roles(trainer).items() if role.colocate_with is None
+        }
+        if trainer.inference is not None:
+            specs = trainer.inference.processes(trainer.policy.model, seed=0, deterministic=False)
+            wanted |= {spec.name: spec.num_gpus for spec in specs}
+        gpus = GpuPool()
+        for name, num_gpus in wanted.items():
+            try:
+                gpus.take(num_gpus, name)
+            except ValueError as error:
+                yield str(error)
 
     def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
         if self._spawner is not None:

@@ -10,6 +10,8 @@ from areal_lit.contracts.optimizer import Optimizer
 if TYPE_CHECKING:
     import torch
 
+    from areal_lit.trainer import Trainer
+
 
 class AdamW(Optimizer):
     """Adam with decoupled weight decay; parameters of one dimension (norms, biases) are not decayed.
@@ -59,6 +61,13 @@ class AdamW(Optimizer):
         self.beta2 = beta2
         self.eps = eps
         self.weight_decay = weight_decay
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if self.lr > 1:
+            yield (
+                f"lr {self.lr:g} would move every weight by that much in a step; it must be <= 1, and for a language "
+                "model 1e-6 to 1e-3 are usual"
+            )
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from areal_lit.contracts import Reward
-from areal_lit.types import Trajectory
+from areal_lit.rewarding import judge
+from areal_lit.types import Example, Prompt, Trajectory
 
 
 class NoAnswer(LookupError):
@@ -28,9 +32,21 @@ class AnswerReward(Reward):
         self.answer_field = answer_field
         self.answer_pattern = answer_pattern
 
+    def check(self, example: Example) -> None:
+        """Raise ValueError unless the example has an answer which, as the completion, scores more than 0."""
+        try:
+            answer = self._answers(example.fields)[0]
+        except NoAnswer as error:
+            raise ValueError(str(error)) from error
+        outcome = judge(self.score(_completed(example, answer)))
+        if not outcome.value:
+            raise ValueError(outcome.reason or f"the answer {answer!r:.80} itself scores 0")
+
     def answers(self, trajectory: Trajectory) -> tuple[str, ...]:
         """The right answers as strings. Raises NoAnswer when the example has none."""
-        fields = trajectory.prompt.fields
+        return self._answers(trajectory.prompt.fields)
+
+    def _answers(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
         given = fields.get(self.answer_field)
         if given is None:
             raise NoAnswer(f"the example has no field {self.answer_field!r}, only {sorted(fields)}; set answer_field")
@@ -47,3 +63,15 @@ class AnswerReward(Reward):
         if found is None or found[1] is None:
             raise NoAnswer(f"answer_pattern {self.answer_pattern!r} does not occur in {text!r:.120}")
         return found[1]
+
+
+def _completed(example: Example, text: str) -> Trajectory:
+    """The example with a completion, as a reward sees it; without tokens."""
+    return Trajectory(
+        token_ids=np.empty(0, np.int64),
+        loss_mask=np.empty(0, np.bool_),
+        logprobs=np.empty(0, np.float32),
+        versions=np.empty(0, np.int64),
+        prompt=Prompt(prompt_id=0, source="", row=0, epoch=0, example=example),
+        text=text,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from areal_lit.contracts import GroupReward, Reward
 from areal_lit.rewarding import judge
-from areal_lit.types import Scored, Trajectory, Unscored
+from areal_lit.types import Example, Scored, Trajectory, Unscored
 
 
 class Composite(Reward):
@@ -38,6 +38,13 @@ class Composite(Reward):
     def setup(self) -> None:
         for part in self.parts.values():
             part.setup()
+
+    def check(self, example: Example) -> None:
+        for name, part in self.parts.items():
+            try:
+                part.check(example)
+            except ValueError as error:
+                raise ValueError(f"part {name}: {error}") from error
 
     def score(self, trajectory: Trajectory) -> Scored | Unscored:
         weights = self.weights or {}

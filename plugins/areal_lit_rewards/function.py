@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import Reward, Score
-from areal_lit.types import Trajectory
+from areal_lit.types import Example, Trajectory
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
+
+
+OF_EPISODE = ("completion", "prompt", "trajectory")
+"""What a function may ask for beside the example's fields."""
 
 
 class Function(Reward):
@@ -39,25 +44,32 @@ class Function(Reward):
         self._call = resolve(self.function)
         self._parameters = parameters(self._call)
 
+    def check(self, example: Example) -> None:
+        """Raise ValueError for a parameter that nothing of an episode fills."""
+        with suppress(ImportError):  # ``rules`` tells
+            _check_filled(parameters(resolve(self.function)), {*example.fields, *OF_EPISODE})
+
     def score(self, trajectory: Trajectory) -> Score:
-        given = {
-            **trajectory.prompt.fields,
-            "completion": trajectory.text,
-            "prompt": trajectory.prompt.example.prompt,
-            "trajectory": trajectory,
-        }
+        of_episode = (trajectory.text, trajectory.prompt.example.prompt, trajectory)
+        given = {**trajectory.prompt.fields, **dict(zip(OF_EPISODE, of_episode, strict=True))}
+        _check_filled(self._parameters, given)
         arguments: dict[str, Any] = {}
         for name, parameter in self._parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 arguments |= {name: value for name, value in trajectory.prompt.fields.items() if name not in arguments}
             elif name in given:
                 arguments[name] = given[name]
-            elif parameter.default is parameter.empty:
-                raise ValueError(
-                    f"the reward function wants {name!r}; there is only {sorted(given)}; rename it or add a default"
-                )
         score: Score = self._call(**arguments)
         return score
+
+
+def _check_filled(parameters: Mapping[str, inspect.Parameter], given: Collection[str]) -> None:
+    for name, parameter in parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        if is_needed and name not in given:
+            raise ValueError(
+                f"the reward function wants {name!r}; there is only {sorted(given)}; rename it or add a default"
+            )
 
 
 def resolve(function: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from areal_lit import Evaluation, Role, Rollout, Sampling, Trainer, WeightSync, recipes
 from areal_lit.contracts import DataModule, Reward, Source
+from areal_lit.testing import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, ModelSpec
 from areal_lit.validation import broken_rules, components
@@ -59,6 +61,13 @@ def mixture(**rewards: Reward | None) -> Mixture:
     return Mixture(sources={name: MixtureSource(data=Arithmetic(), reward=r) for name, r in rewards.items()})
 
 
+@pytest.fixture(autouse=True)
+def _one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file ``x`` of one row, in a directory where no run is."""
+    monkeypatch.chdir(tmp_path)
+    Path("x").write_text('{"prompt": "1+1=", "answer": "2", "completion": "2"}\n')
+
+
 class Later(ExactMatch):
     """Written for a contract that does not exist yet."""
 
@@ -85,6 +94,9 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "name with a line break": (lambda: {"name": "a\nb"}, "name must be at most 128 printable characters, got 3: 'a"),
     "call timeout": (lambda: {"call_timeout_s": 0.0}, "call_timeout_s must be > 0, got 0.0"),
     "minibatches": (lambda: {"num_minibatches": 9}, "num_minibatches 9 is more than the 8 samples of a step"),
+    "uneven minibatches": (
+        lambda: {"num_minibatches": 3}, "num_minibatches 3 does not divide the 8 samples of a step (groups_per_step"
+    ),
     "no minibatch": (lambda: {"num_minibatches": 0}, "num_minibatches must be >= 1, got 0"),
     "inference": (lambda: {"inference": None}, "inference is missing: GRPO learns from rollouts"),
     "staleness": (lambda: {"sync": WeightSync(interval=3)}, "rollout.max_staleness 1 must be >= sync.interval - 1 = 2"),
@@ -96,7 +108,7 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "greedy": (lambda: {"rollout": rollout(sampling=Sampling(temperature=0))}, "rollout.sampling.temperature is 0"),
     "transport": (lambda: {"transport": Memory()}, "transport Memory stays within one process, but launcher Local"),
     "offline": (lambda: {"algorithm": SFT()}, "SFT learns from data alone and uses no inference or transport"),
-    "reference": (lambda: {"algorithm": GRPO(kl_weight=0.1)}, "reference is missing: GRPO needs that role"),
+    "reference": (lambda: {"algorithm": GRPO(kl_weight=0.1)}, "reference is missing: GRPO with kl_weight 0.1 needs"),
     "critic": (lambda: {"critic": role()}, "critic is given but GRPO does not use it"),
     "optimizer": (lambda: {"policy": frozen()}, "policy.optimizer is missing: GRPO trains that role"),
     "trained reference": (
@@ -120,20 +132,24 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "reward is missing: evaluation.data.extra leaves scoring Arithmetic to it",
     ),
     "length": (
-        lambda: {"rollout": rollout(sampling=Sampling(max_new_tokens=20_000))},
-        "rollout.sampling.max_new_tokens 20000 and a prompt do not fit policy.strategy.max_tokens_per_microbatch 16384",
+        lambda: {"policy": role(strategy=Single(max_tokens_per_microbatch=256))},
+        "rollout.sampling.max_new_tokens 256 and a prompt do not fit policy.strategy.max_tokens_per_microbatch 256",
+    ),
+    "length for the model": (
+        lambda: {"rollout": rollout(sampling=Sampling(max_new_tokens=2000))},
+        "rollout.sampling.max_new_tokens 2000 and a prompt do not fit policy.model's max_position_embeddings 1024",
     ),
     "length of a part": (
         lambda: {
             "data": Mixture(
-                sources={"a": MixtureSource(data=Arithmetic(), sampling=Sampling(max_new_tokens=16_384))}
+                sources={"a": MixtureSource(data=Arithmetic(), sampling=Sampling(max_new_tokens=1024))}
             )
         },
-        "data.sources.a.sampling.max_new_tokens 16384 and a prompt do not fit",
+        "data.sources.a.sampling.max_new_tokens 1024 and a prompt do not fit",
     ),
     "length with its prompt": (
-        lambda: {"data": Jsonl(files=["x"], max_prompt_tokens=16_200)},
-        "max_prompt_tokens 16200 and rollout.sampling.max_new_tokens 256 together do not fit",
+        lambda: {"data": Jsonl(files=["x"], max_prompt_tokens=800)},
+        "max_prompt_tokens 800 and rollout.sampling.max_new_tokens 256 together do not fit",
     ),
     "template": (
         lambda: {"data": Jsonl(files=["x"]), "template_kwargs": {"enable_thinking": False}},
@@ -229,9 +245,11 @@ def test_validation_walks_what_constructors_were_given_and_nothing_else() -> Non
     }  # fmt: skip
 
 
-def test_the_template_arguments_of_chat_prompts_are_right() -> None:
-    thinking = {"enable_thinking": False}
-    assert broken_rules(trainer(data=Jsonl(files=["x"], chat=True), template_kwargs=thinking)) == []
+def test_chat_prompts_need_a_template_whose_arguments_are_right_then(tmp_path: Path) -> None:
+    chat: dict[str, Any] = {"data": Jsonl(files=["x"], chat=True), "template_kwargs": {"enable_thinking": False}}
+    assert broken_rules(trainer(policy=role(model=tiny_spec(tmp_path)), **chat)) == []
+    (rule,) = broken_rules(trainer(**chat))
+    assert "the tokenizer of 'package:areal_lit_recipes/quickstart_model' has no chat template" in rule
 
 
 def test_a_role_refuses_less_than_nothing() -> None:
@@ -266,7 +284,8 @@ def test_a_local_model_must_exist(path: str) -> None:
     assert rule.startswith(f"policy.model.path: model path {path!r}")
 
 
-def test_a_model_on_the_hub_is_not_looked_up() -> None:
+def test_a_model_on_the_hub_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     run = recipes.load("quickstart_inline", overrides=["policy.model.path=nobody/nothing"])
     assert run.validate() == []
     assert run.describe()[1] == "policy: Single of nobody/nothing (a hub model; not checked), in this process"

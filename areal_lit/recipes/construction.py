@@ -1,0 +1,87 @@
+"""What every constructor of a recipe says against its arguments.
+
+jsonargparse constructs from the inside out and stops at the first that refuses. Here each one is tried, so that all of
+a recipe's mistakes are told together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from areal_lit.recipes.schema import parameters_of, shape_of
+
+_REFUSED: Any = object()
+
+
+def refusals(cls: type, arguments: Mapping[str, Any]) -> list[str]:
+    """A sentence per refused argument, with its path; empty when everything can be constructed.
+
+    Args:
+        arguments: of ``cls``, as jsonargparse parsed them.
+    """
+    problems: list[str] = []
+    _construct(cls, arguments, "", problems)
+    return problems
+
+
+def _construct(cls: type, arguments: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+    """The object, or _REFUSED once it or a part of it is refused."""
+    values = {}
+    for name, parameter in parameters_of(cls).items():
+        if name in arguments:
+            values[name] = _value(parameter.hint, arguments[name], f"{path}.{name}" if path else name, problems)
+    if any(value is _REFUSED for value in values.values()):
+        return _REFUSED
+    try:
+        return cls(**values)
+    except ValueError as error:
+        problems += [_placed(message, path) for message in _messages(cls, values, str(error))]
+        return _REFUSED
+
+
+def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
+    from jsonargparse import Namespace
+
+    table = vars(value) if isinstance(value, Namespace) else value
+    if isinstance(table, Mapping) and isinstance(table.get("class_path"), str):
+        module, _, name = table["class_path"].rpartition(".")
+        arguments = vars(table["init_args"]) if "init_args" in table else {}
+        return _construct(getattr(import_module(module), name), arguments, path, problems)
+    shape = shape_of(hint, "sequence" if isinstance(table, list | tuple) else "table")
+    if shape.form == "group" and isinstance(table, Mapping):
+        return _construct(shape.hint, table, path, problems)
+    if shape.form == "mapping" and isinstance(table, Mapping):
+        items = {key: _value(shape.hint, item, f"{path}.{key}", problems) for key, item in table.items()}
+        return _REFUSED if any(item is _REFUSED for item in items.values()) else items
+    if shape.form == "list" and isinstance(table, list | tuple):
+        parts = [_value(shape.hint, item, f"{path}.{index}", problems) for index, item in enumerate(table)]
+        return _REFUSED if any(part is _REFUSED for part in parts) else parts
+    return value
+
+
+def _messages(cls: type, values: Mapping[str, Any], first: str) -> list[str]:
+    """What a constructor says, argument by argument: each one that a message names is set to its default in turn."""
+    messages = [first]
+    values = dict(values)
+    defaults = {name: p.default for name, p in parameters_of(cls).items() if not p.is_required}
+    while named := [n for n, d in defaults.items() if values.get(n, d) != d and re.search(rf"\b{n}\b", messages[-1])]:
+        values[named[0]] = defaults[named[0]]
+        try:
+            cls(**values)
+        except ValueError as error:
+            if str(error) not in messages:
+                messages.append(str(error))
+        else:
+            break
+    return messages
+
+
+def _placed(message: str, path: str) -> str:
+    """A constructor's sentence with the path of what it constructs, of which the sentence may know the end."""
+    outer, _, own = path.rpartition(".")
+    if own and message.startswith(f"{own}."):
+        return f"{outer}.{message}" if outer else message
+    return f"{path}: {message}" if path else message

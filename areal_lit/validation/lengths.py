@@ -1,0 +1,41 @@
+"""Rules of lengths: an episode must fit the model and a micro-batch, and a sequence is never split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from areal_lit.model_files import ModelFiles
+from areal_lit.types import Sampling
+from areal_lit.validation.walk import roles, walk
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+def sequence_limit(trainer: Trainer) -> tuple[int, str]:
+    """Tokens of the longest sequence that every role can take, and the setting that says so, value included."""
+    limits: dict[str, int] = {}
+    for name, role in roles(trainer).items():
+        limits[f"{name}.strategy.max_tokens_per_microbatch"] = role.strategy.max_tokens_per_microbatch
+        if (num_positions := ModelFiles(role.model).num_positions) is not None:
+            limits[f"{name}.model's max_position_embeddings"] = num_positions
+    setting = min(limits, key=lambda key: limits[key])
+    return limits[setting], f"{setting} {limits[setting]}"
+
+
+def samplings(trainer: Trainer) -> Mapping[str, Sampling]:
+    """How training draws tokens, by path: the trainer's way, and those that sources of its data bring."""
+    found = {path: value for path, value in walk("data", trainer.data) if isinstance(value, Sampling)}
+    return {"rollout.sampling": trainer.rollout.sampling, **found}
+
+
+def length_rules(trainer: Trainer) -> Iterator[str]:
+    """What one episode may generate must fit, with at least a token of prompt."""
+    limit, setting = sequence_limit(trainer)
+    for path, sampling in samplings(trainer).items():
+        if sampling.max_new_tokens >= limit:
+            yield (
+                f"{path}.max_new_tokens {sampling.max_new_tokens} and a prompt do not fit {setting}, and a sequence is "
+                "never split; raise the latter or lower the former"
+            )

@@ -1,0 +1,75 @@
+"""Rules of roles: which ones a run needs, and where they can live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_lit.contracts import Algorithm
+from areal_lit.recipes.schema import parameters_of
+from areal_lit.validation.walk import roles
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+ROLE_OF_NEED = {"reference": "reference", "values": "critic", "teacher": "teacher"}
+
+
+def role_rules(trainer: Trainer) -> Iterator[str]:
+    """The algorithm has the roles it needs and no others, each trained or frozen as it must be."""
+    present = roles(trainer)
+    trained = set(trainer.algorithm.heads)
+    used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
+    name = type(trainer.algorithm).__name__
+    for role in sorted(used - set(present)):
+        yield (
+            f"{role} is missing: {name}{_options(trainer.algorithm)} needs that role; add a `{role}:` section with "
+            "model and strategy, or change the algorithm's options"
+        )
+    for role in sorted(set(present) - used):
+        yield (
+            f"{role} is given but {name}{_options(trainer.algorithm)} does not use it; remove the section or change "
+            "the algorithm's options"
+        )
+    for role, given in present.items():
+        twins = [other for other in present if other < role and present[other].strategy is given.strategy]
+        if twins:
+            yield f"{role}.strategy is the very object of {twins[0]}.strategy; construct one for each role"
+        has_own_ranks = given.colocate_with is None and not trainer.launcher.in_process
+        if trainer.deterministic and has_own_ranks and not given.num_threads:
+            yield f"deterministic needs a fixed number of threads, got {role}.num_threads 0; set it, for example to 1"
+        if role in trained and given.optimizer is None:
+            yield f"{role}.optimizer is missing: {name} trains that role; add one, such as adamw"
+        if role in used - trained and given.optimizer is not None:
+            yield f"{role}.optimizer is given but {name} does not train that role; remove it"
+        host = given.colocate_with
+        if host is None:
+            continue
+        if host not in present or host == role or present[host].colocate_with is not None:
+            yield f"{role}.colocate_with must name another role with ranks of its own, got {host!r}"
+        elif present[host].num_ranks != given.num_ranks:
+            wanted = present[host].num_ranks
+            yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {wanted} to colocate"
+
+
+def _options(algorithm: Algorithm) -> str:
+    """What was asked of an algorithm beside its defaults."""
+    defaults = {name: parameter.default for name, parameter in parameters_of(type(algorithm)).items()}
+    given = {name: getattr(algorithm, name, default) for name, default in defaults.items()}
+    changed = [f"{name} {value}" for name, value in given.items() if value != defaults[name]]
+    return f" with {', '.join(changed)}" if changed else ""
+
+
+def launch_rules(trainer: Trainer) -> Iterator[str]:
+    """Every role can live on the ranks it asks for."""
+    for name, role in roles(trainer).items():
+        if role.num_ranks > 1 and role.strategy.needs_one_rank:
+            yield (
+                f"{name}.num_ranks is {role.num_ranks}, but strategy {type(role.strategy).__name__} runs on one rank; "
+                "set num_ranks to 1 or choose another strategy"
+            )
+        if role.num_ranks > 1 and trainer.launcher.in_process:
+            yield (
+                f"{name}.num_ranks is {role.num_ranks}, but launcher {type(trainer.launcher).__name__} has only this "
+                "process; use launcher: local"
+            )

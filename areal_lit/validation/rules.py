@@ -1,0 +1,38 @@
+"""Every cross-field rule of a run, and those of its components."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_lit.contracts import KINDS
+from areal_lit.plugins import kind_of
+from areal_lit.validation.examples import example_rules
+from areal_lit.validation.models import model_rules
+from areal_lit.validation.roles import launch_rules, role_rules
+from areal_lit.validation.rollouts import offline_rules, online_rules
+from areal_lit.validation.run import run_rules
+from areal_lit.validation.walk import components
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+def broken_rules(trainer: Trainer) -> list[str]:
+    """A sentence per broken rule: value, rule, way out. Starts, loads and writes nothing."""
+    broken = [*run_rules(trainer), *model_rules(trainer), *role_rules(trainer), *launch_rules(trainer)]
+    broken += offline_rules(trainer) if trainer.algorithm.offline else online_rules(trainer)
+    broken += [*example_rules(trainer), *_component_rules(trainer)]
+    return list(dict.fromkeys(broken))
+
+
+def _component_rules(trainer: Trainer) -> Iterator[str]:
+    for path, component in components(trainer).items():
+        kind = kind_of(type(component))
+        if component.contract_version > KINDS[kind].version:
+            yield (
+                f"{path}: {type(component).__name__} implements version {component.contract_version} of the {kind} "
+                f"contract, this areal-lit knows {KINDS[kind].version}; upgrade areal-lit or take an older release"
+            )
+            continue
+        yield from (f"{path}: {rule}" for rule in component.rules(trainer))

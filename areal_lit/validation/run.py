@@ -1,0 +1,45 @@
+"""Rules of the run as a whole: its length, its name, its place, its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+NAME_LIMIT = 128
+
+
+def run_rules(trainer: Trainer) -> Iterator[str]:
+    """Settings of the run that can never work."""
+    if trainer.max_steps is not None and trainer.max_steps < 1:
+        yield f"max_steps must be >= 1 or null for open-ended, got {trainer.max_steps}"
+    if trainer.max_steps is None and trainer.rollout.num_epochs is None and trainer.rollout.when_exhausted != "end":
+        yield "the run would never end: set max_steps, rollout.num_epochs or rollout.when_exhausted: end"
+    name = trainer.name
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        yield f"name is a directory name below runs_dir and must not hold '/' or '\\' or start with '.', got {name!r}"
+    elif len(name) > NAME_LIMIT or not name.isprintable():
+        yield f"name must be at most {NAME_LIMIT} printable characters, got {len(name)}: {name[:NAME_LIMIT]!r}"
+    if not trainer.call_timeout_s > 0:
+        yield f"call_timeout_s must be > 0, got {trainer.call_timeout_s}"
+    if trainer.num_minibatches < 1:
+        yield f"num_minibatches must be >= 1, got {trainer.num_minibatches}"
+    else:
+        yield from _minibatch_rules(trainer)
+
+
+def _minibatch_rules(trainer: Trainer) -> Iterator[str]:
+    """Of unequal mini-batches, each a step of the optimizer, the small ones would give their samples more weight."""
+    wanted = trainer.num_minibatches
+    samples = trainer.rollout.groups_per_step * (1 if trainer.algorithm.offline else trainer.rollout.samples_per_group)
+    if wanted > samples:
+        yield f"num_minibatches {wanted} is more than the {samples} samples of a step; lower it"
+    elif samples % wanted:
+        fitting = [number for number in range(1, samples + 1) if samples % number == 0]
+        nearest = min(fitting, key=lambda number: abs(number - wanted))
+        yield (
+            f"num_minibatches {wanted} does not divide the {samples} samples of a step (groups_per_step times "
+            f"samples_per_group); set it to {nearest}"
+        )

@@ -1,0 +1,46 @@
+"""Everything a run is made of, by its path in the recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.contracts import Component, DataModule
+from areal_lit.recipes.schema import parameters_of
+from areal_lit.roles import Role
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
+
+
+def components(trainer: Trainer) -> dict[str, Component]:
+    """Every component of a run by its path in the recipe (``policy.optimizer``, ``filters.0``)."""
+    return {path: value for path, value in walk("", trainer) if isinstance(value, Component)}
+
+
+def walk(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and whatever its constructor was given, with paths. What objects hold beside that is their own."""
+    cls: Any = type(value)
+    inner: dict[str, Any] = {}
+    if not path or isinstance(value, Component) or dataclasses.is_dataclass(value) or getattr(cls, "__final__", False):
+        inner = {name: getattr(value, name, getattr(value, f"_{name}", None)) for name in parameters_of(cls)}
+    elif isinstance(value, dict):
+        inner = value
+    elif isinstance(value, list | tuple):
+        inner = {str(index): item for index, item in enumerate(value)}
+    if path:
+        yield path, value
+    for name, item in inner.items():
+        yield from walk(f"{path}.{name}" if path else name, item)
+
+
+def roles(trainer: Trainer) -> dict[str, Role]:
+    """The roles a run has, policy first."""
+    named = {name: getattr(trainer, name) for name in ("policy", "critic", "reference", "teacher")}
+    return {name: role for name, role in named.items() if role is not None}
+
+
+def data_modules(trainer: Trainer) -> dict[str, DataModule]:
+    """The training data and further evaluation sets, by path."""
+    return {"data": trainer.data, **{f"evaluation.data.{name}": m for name, m in trainer.evaluation.data.items()}}

@@ -72,7 +72,8 @@ class HookSpecs:
 
     @hookspec
     def checkpoint_save(self, trainer: Trainer, step: int, directory: Path) -> None:
-        """notify: the checkpoint's files are written but not yet committed; may add files."""
+        """notify: the state of ``step`` is captured for a checkpoint that is not yet committed; may add files of that
+        moment to ``directory``. Ranks may still be writing theirs, so do not rely on other files in it."""
 
     @hookspec
     def checkpoint_load(self, trainer: Trainer, step: int, directory: Path) -> None:
@@ -111,7 +112,8 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def should_checkpoint(self, trainer: Trainer, step: int) -> bool | None:
-        """policy: whether to save after ``step`` steps. The default: each ``checkpoint.every_steps``, and the end."""
+        """policy: whether to save after ``step`` steps. The default: each ``checkpoint.every_steps`` and
+        ``every_minutes``, after an evaluation that was the best so far (``checkpoint.best``), and at the end."""
 
     # --- context ---------------------------------------------------------------------------------
 

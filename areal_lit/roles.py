@@ -142,17 +142,25 @@ class RoleGroup:
         """Start delivering weights on every rank."""
         return self._call("send", self.name, transport, source)
 
-    def save(self, directory: Path) -> None:
-        """Write every rank's state below ``directory``."""
-        self.wait(self._call("save", self.name, directory), "save")
+    def prepare_save(self) -> list[Future[Any]]:
+        """Have every rank get ready for the first save in the background; nobody needs to wait."""
+        return self._call("prepare_save", self.name)
+
+    def save(
+        self, directory: Path, *, export: Path | None = None, in_background: bool, timeout_s: float
+    ) -> list[Future[Any]]:
+        """Start writing every rank's state below ``directory``, as it is before any later call.
+
+        Args:
+            export: write a Hugging Face model there too.
+            in_background: ranks take later calls while they write.
+            timeout_s: longest it may take; then the rank counts as hung.
+        """
+        return self._group.call("save", self.name, directory, export, in_background, timeout_s=timeout_s)
 
     def load(self, directory: Path) -> None:
         """Read every rank's state."""
         self.wait(self._call("load", self.name, directory), "load")
-
-    def export_hf(self, directory: Path) -> None:
-        """Write a Hugging Face model."""
-        self.wait(self._call("export_hf", self.name, directory), "export_hf")
 
     def collect(self, futures: Sequence[Future[Any]], what: str) -> list[Metric]:
         """Metrics of all data shards merged, prefixed with the phase (``train/`` for the policy)."""

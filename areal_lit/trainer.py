@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_lit.activity import Activity
-from areal_lit.checkpoint import Checkpoint
+from areal_lit.checkpointing import Checkpoint
 from areal_lit.contracts import (
     Algorithm,
     Callback,
@@ -144,12 +144,13 @@ class Trainer:
         """Train to the end and return the run's directory.
 
         Args:
-            resume: ``auto`` goes on from this run's newest whole checkpoint (from the start if there is none); a
-                path goes on from that one.
+            resume: ``auto`` goes on from this run's newest whole checkpoint (from the start if there is none), ``best``
+                from the best of ``checkpoint.best``; a path goes on from that one.
 
         Raises:
             ValueError: rules are broken (all of them are listed), or the checkpoint leaves nothing to train.
             ProcessDied: a rank or an engine ended or hung.
+            CheckpointError: a checkpoint could not be written, for example to a full disk.
             KeyboardInterrupt: interrupted; the steps taken are saved.
         """
         from areal_lit.run.lifecycle import running
@@ -182,8 +183,8 @@ class Trainer:
         """Metrics of every evaluation set, for the model the recipe names or another.
 
         Args:
-            checkpoint: of a run, a run's directory (its newest one), or a Hugging Face model directory, which then is
-                the policy.
+            checkpoint: ``best`` of this recipe's run, one of a run, a run's directory (its newest one), or a Hugging
+                Face model directory, which then is the policy.
         """
         from areal_lit.run.lifecycle import running
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from areal_lit import random_states
+from areal_lit.checkpointing import naming_the_disk
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Rank, Strategy, WeightTransport
 from areal_lit.plugins import check_fingerprint, create_plugin_manager
 from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
@@ -77,20 +82,65 @@ class RoleWorker:
     def send(self, role: str, transport: WeightTransport, source: WeightSource) -> None:
         transport.send(source, as_announced(source, self._held[role].strategy.weights()), self._rank)
 
-    def save(self, role: str, directory: Path) -> None:
-        self._held[role].strategy.save(directory)
+    def prepare_save(self, role: str) -> None:
+        self._held[role].strategy.prepare_snapshot()
+
+    def save(self, role: str, directory: Path, export: Path | None, in_background: bool) -> Future[None] | None:
+        """Write the role's state, and its export if a directory for that is given.
+
+        Args:
+            in_background: return once the state is copied; a thread writes it, where the strategy can. The future is
+                done when it has.
+        """
+        strategy = self._held[role].strategy
+        random_file = directory / _random_file(self._rank)
+        random_state = random_states.capture()
+        snapshot = strategy.snapshot() if in_background else None
+
+        def write() -> None:
+            source = snapshot or strategy
+            with naming_the_disk(directory, needed_bytes=None if snapshot is None else snapshot.size_bytes):
+                random_file.write_text(json.dumps(random_state))
+                source.save(directory)
+                if export is not None:
+                    source.export_hf(export)
+
+        if snapshot is not None:
+            return _in_thread(write, f"areal-lit-save-{role}")
+        write()
+        return None
 
     def load(self, role: str, directory: Path) -> None:
         self._held[role].strategy.load(directory)
-
-    def export_hf(self, role: str, directory: Path) -> None:
-        self._held[role].strategy.export_hf(directory)
+        random_file = directory / _random_file(self._rank)
+        if random_file.exists():  # not on a rank that the saved run did not have
+            random_states.restore(json.loads(random_file.read_text()))
 
     def _objective(self, role: str) -> Objective:
         objective = self._held[role].objective
         if objective is None:
             raise ValueError(f"the algorithm has no objective for role {role!r}; it cannot be trained or evaluated")
         return objective
+
+
+def _random_file(rank: Rank) -> str:
+    return f"random-{rank.rank}.json"
+
+
+def _in_thread(work: Callable[[], None], name: str) -> Future[None]:
+    """Work done on a thread of its own. A daemon: a disk that hangs must not keep the process from ending."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 def reporting_mismatch(objective: Objective) -> Objective:

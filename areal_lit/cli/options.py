@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_lit.checkpoint import EXAMPLE
+from areal_lit.checkpointing import EXAMPLE
 from areal_lit.recipes import Recipe, RecipeError, resolve
 
 COMMON = {
@@ -77,7 +77,7 @@ def read_options(command: str, arguments: Sequence[str], own: Mapping[str, str])
 
 def checkpoint_path(text: str | None, option: str, *, or_auto: bool = False) -> str | None:
     """The value of an option that names a checkpoint, refused before anything starts if there is none."""
-    if text is None or (or_auto and text == "auto") or (text and Path(text).exists()):
+    if text in (None, "best") or (or_auto and text == "auto") or (text and Path(text).exists()):
         return text
     newest = "auto" if or_auto else "runs/quickstart"
     raise RecipeError(f"{option} {text}: there is no such checkpoint; give {EXAMPLE} or {newest} for the newest")

@@ -110,9 +110,10 @@ class WorkerGroup(ABC):
     ) -> list[Future[Any]]:
         """Call ``method`` on every rank: ``method(*args)``, or ``method(per_rank[i], *args)`` with ``per_rank``.
 
-        Calls of one rank run in order. Components among the arguments arrive as copies; large arrays and tensors travel
-        beside the pickle. A future raises what the method raised (with rank, host and remote traceback), ProcessDied,
-        or TimeoutError naming method and rank after ``timeout_s``.
+        Calls of one rank run in order. A method that returns a ``concurrent.futures.Future`` is answered with what that
+        brings, once it is done, and later calls run meanwhile. Components among the arguments arrive as copies; large
+        arrays and tensors travel beside the pickle. A future raises what the method raised (with rank, host and remote
+        traceback), ProcessDied, or TimeoutError naming method and rank after ``timeout_s``.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,26 @@ class Rank:
     rank: int = 0
     num_ranks: int = 1
     local_rank: int = 0
+
+
+class Snapshot(ABC):
+    """A copy of a strategy's state, to be written while training goes on.
+
+    Its methods run on another thread than the training: they touch no device, no collective and no random state.
+    """
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """About what this rank writes, export included; told when the disk is full."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write what ``Strategy.save`` writes."""
+
+    @abstractmethod
+    def export_hf(self, directory: Path) -> None:
+        """Write what ``Strategy.export_hf`` writes."""
 
 
 class Strategy(Component):
@@ -106,10 +126,11 @@ class Strategy(Component):
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write weights, optimizer, schedule and random states, if any, below ``directory`` (exists, empty).
+        """Write weights, optimizer and schedule below ``directory`` (exists, empty).
 
         Called on every rank; each writes its part. A strategy has no ``state_dict``: what it holds is no JSON, and
-        never passes through the controller.
+        never passes through the controller. The random states of Python, numpy and torch are the worker's. OSError
+        where the disk is full, so that the run can say so.
         """
 
     @abstractmethod
@@ -119,6 +140,19 @@ class Strategy(Component):
     @abstractmethod
     def export_hf(self, directory: Path) -> None:
         """Write a model that ``AutoModelForCausalLM.from_pretrained`` loads, tokenizer included."""
+
+    def prepare_snapshot(self) -> None:
+        """Begin to get the memory of a snapshot ready, without waiting: the first one then takes no longer than others.
+
+        Called after the first step of a run that saves while it trains.
+        """
+
+    def snapshot(self) -> Snapshot | None:
+        """A copy of what ``save`` and ``export_hf`` write. On every rank; the last one has been written by then.
+
+        None, the default: ranks write with ``save`` and ``export_hf`` themselves, before they take the next step.
+        """
+        return None
 
     def evaluate(
         self, microbatches: Sequence[TokenBatch], objective: Objective, outputs: frozenset[Output]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.activity import Activity
-from areal_lit.checkpoint import CheckpointStore, read_state, whole_checkpoint
-from areal_lit.contracts import Callback, Death, Process, ProcessDied, RunLogger
+from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, read_state, whole_checkpoint
+from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied, RunLogger
 from areal_lit.plugins import create_plugin_manager, load_defaults
 from areal_lit.prompts import PromptStream
 from areal_lit.recipes import describe_config
@@ -37,8 +37,7 @@ from areal_lit.run.recipe_changes import check_changes
 from areal_lit.run.state import RunState
 from areal_lit.run.work import Run, Status
 from areal_lit.secrets import redact
-from areal_lit.validation import components
-from areal_lit.validation import broken_rules
+from areal_lit.validation import broken_rules, components
 from areal_lit.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False
     """A started run, within which the loop works; completed and ended afterwards.
 
     Args:
-        resume: ``auto`` or a checkpoint; for an evaluation a checkpoint, the directory of a run that has some, or a
-            Hugging Face model directory.
+        resume: ``auto``, ``best`` or a checkpoint; for an evaluation ``best``, a checkpoint, the directory of a run
+            that has some, or a Hugging Face model directory.
         is_evaluation: no training state is needed and nothing is saved.
 
     Raises:
@@ -66,11 +65,14 @@ def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False
         KeyboardInterrupt: the run was interrupted; it has saved what it did.
     """
     if is_evaluation and resume is not None:
-        if (Path(resume) / "config.json").is_file():
+        if resume == "best":
+            run_dir = Path(trainer.runs_dir) / trainer.name
+            resume = str(_store(trainer, run_dir / "checkpoints").require_best())
+        elif (Path(resume) / "config.json").is_file():
             trainer, resume = _with_policy_from(trainer, Path(resume)), None
         else:
             resume = str(whole_checkpoint(Path(resume)))
-    broken = trainer.validate()
+    broken = broken_rules(trainer)
     if broken:
         raise ValueError("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in broken))
     with Lifecycle(trainer, resume=resume, is_evaluation=is_evaluation).run() as run:
@@ -84,6 +86,10 @@ def _with_policy_from(trainer: Trainer, model: Path) -> Trainer:
     changed.policy.model = replace(trainer.policy.model, path=str(model.resolve()), config=None)
     changed.config = {}
     return changed
+
+
+def _store(trainer: Trainer, directory: Path) -> CheckpointStore:
+    return CheckpointStore(directory, keep_last=trainer.checkpoint.keep_last, best=trainer.checkpoint.best)
 
 
 class Lifecycle:
@@ -134,10 +140,11 @@ class Lifecycle:
         trainer = self._trainer
         config = trainer.config or describe_config(trainer)
         directory = self._open_directory(config)
-        store = CheckpointStore(directory.checkpoints, keep_last=trainer.checkpoint.keep_last)
+        store = _store(trainer, directory.checkpoints)
+        store.tidy()
         checkpoint = self._read_checkpoint(store, config)
         clock = PhaseClock()
-        callbacks, hook = self._load_plugins(clock)
+        callbacks, hook = self._load_plugins(clock, store)
         self._exit.enter_context(self._interrupts)
         self._exit.callback(trainer.launcher.stop)
         trainer.launcher.setup(directory.logs, self._on_death, trainer.logs)
@@ -149,11 +156,16 @@ class Lifecycle:
         batches = self._start_batches(data, groups["policy"], engines, hook, directory)
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
-        state = RunState(trainer, roles=groups, batches=batches, hook=hook, config=config)
+        parts = {**components(trainer), **_listed("callbacks", callbacks), **_listed("loggers", self._loggers)}
+        state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:
             self._restore(state, checkpoint, data.stream, store)
+        writer = CheckpointWriter(
+            store, timeout_s=trainer.checkpoint.timeout_s, watch=self._watch, on_failure=self._fail
+        )
         run = Run(
-            trainer, path=directory.path, data=data, roles=groups, batches=batches, state=state, store=store,
+            trainer, path=directory.path, data=data, roles=groups, batches=batches, state=state,
+            writer=self._exit.enter_context(writer),
             loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts, watch=self._watch,
         )  # fmt: skip
         for run_logger in self._loggers:
@@ -179,9 +191,12 @@ class Lifecycle:
         trainer.step = 0
         if self._resume is None:
             return None
-        path = store.latest() if self._resume == "auto" and not self._is_evaluation else Path(self._resume)
-        if path is None:
-            return None
+        if self._resume == "auto" and not self._is_evaluation:
+            if (newest := store.latest()) is None:
+                return None
+            path = newest
+        else:
+            path = store.require_best() if self._resume == "best" else Path(self._resume)
         state = read_state(path)
         trainer.step = int(state["step"])
         if not self._is_evaluation:
@@ -193,11 +208,11 @@ class Lifecycle:
             )
         return path, state
 
-    def _load_plugins(self, clock: PhaseClock) -> tuple[Sequence[Callback], pluggy.HookRelay]:
+    def _load_plugins(self, clock: PhaseClock, store: CheckpointStore) -> tuple[Sequence[Callback], pluggy.HookRelay]:
         trainer = self._trainer
         callbacks = load_defaults("callback", trainer.callbacks)
         self._loggers = load_defaults("logger", trainer.loggers)
-        core = (DefaultPolicies(), RolloutDefaults(trainer.rollout), clock)
+        core = (DefaultPolicies(store.best_score), RolloutDefaults(trainer.rollout), clock)
         self._hook = create_plugin_manager(callbacks, core=core).hook
         self._hook.configure(trainer=trainer)
         return callbacks, self._hook
@@ -209,6 +224,10 @@ class Lifecycle:
             raise ValueError("there is nothing to evaluate on: the data has no evaluation sources; add evaluation.data")
         if not data.sources and not self._is_evaluation:
             raise ValueError(f"data {type(trainer.data).__name__} has no training sources; it can only be evaluated on")
+        best = trainer.checkpoint.best
+        if best is not None and best.set not in data.evaluation_sources:
+            known = ", ".join(data.evaluation_sources) or "none"
+            raise ValueError(f"checkpoint.best.set is {best.set!r}, which is no evaluation set; there are: {known}")
         return data
 
     def _start_batches(
@@ -263,11 +282,16 @@ class Lifecycle:
     def _on_death(self, death: Death) -> None:
         """Called from the launcher's watcher thread: whoever waits, wherever, must stop waiting."""
         if self._failure is None:
-            self._failure = ProcessDied(str(death))
-            self._died.set()
             logger.error("%s", death)
+            self._fail(ProcessDied(str(death)))
+            self._died.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Called from any thread: the run ends, at the next phase or in the wait that it is in."""
+        if self._failure is None:
+            self._failure = error
             if self._online is not None:
-                self._online.fail(self._failure)
+                self._online.fail(error)
 
     def _on_interrupt(self) -> None:
         """Called within a signal handler: a wait for rollouts ends without a batch."""
@@ -300,6 +324,11 @@ class Lifecycle:
                 closing.callback(run_logger.close, status)
             if self._hook is not None:
                 self._hook.fit_end(trainer=self._trainer, status=status)
+
+
+def _listed(name: str, parts: Sequence[Component]) -> dict[str, Component]:
+    """Components by path, as ``components`` has those that the recipe lists."""
+    return {f"{name}.{index}": part for index, part in enumerate(parts)}
 
 
 def _is_lost_connection(error: BaseException | None) -> bool:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from areal_lit import random_states
+from areal_lit.checkpointing import Captured
+from areal_lit.contracts import Component
 from areal_lit.roles import RoleGroup
 from areal_lit.secrets import redact
-from areal_lit.validation import components
 
 if TYPE_CHECKING:
     from areal_lit.run.offline import OfflineBatches
@@ -22,38 +24,59 @@ logger = logging.getLogger(__name__)
 
 
 class RunState:
-    """Models and optimizers on their ranks, the position in the data, components, and callbacks' files.
+    """Models and optimizers on their ranks, the position in the data, components, random states, callbacks' files.
 
     Args:
+        components: every component of the run by its path in the recipe, default callbacks and loggers included.
         config: the recipe as resolved; kept for readers, without its secrets.
     """
 
     def __init__(
         self, trainer: Trainer, *, roles: Mapping[str, RoleGroup], batches: OfflineBatches | Online,
-        hook: pluggy.HookRelay, config: Mapping[str, Any],
+        components: Mapping[str, Component], hook: pluggy.HookRelay, config: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self._trainer = trainer
         self._roles = roles
         self._batches = batches
+        self._components = components
         self._hook = hook
         self._config = config
 
-    def write(self, directory: Path) -> dict[str, Any]:
-        """Fill a directory with files; return what goes into ``state.json``."""
-        trainer = self._trainer
+    def prepare_capture(self) -> None:
+        """Have ranks that save while they train get the memory for it ready; nobody waits for that."""
+        settings = self._trainer.checkpoint
+        if settings.in_background and settings.is_periodic:
+            for name in self._trainer.algorithm.heads:
+                self._roles[name].prepare_save()
+
+    def capture(self, directory: Path, *, evaluation: Mapping[str, float], in_background: bool) -> Captured:
+        """Take the state as it is now; ranks go on writing files into ``directory`` after this returns.
+
+        Args:
+            evaluation: metrics of an evaluation of this step, if there was one.
+            in_background: training is to go on meanwhile.
+        """
+        trainer, settings = self._trainer, self._trainer.checkpoint
+        writing = []
         for name in trainer.algorithm.heads:
             path = directory / "roles" / name
             path.mkdir(parents=True)
-            self._roles[name].save(path.resolve())
-        if trainer.checkpoint.export_hf:
-            (directory / "hf").mkdir()
-            self._roles["policy"].export_hf((directory / "hf").resolve())
-        self._hook.checkpoint_save(trainer=trainer, step=trainer.step, directory=directory)
-        return {
+            export = None
+            if name == "policy" and settings.export_hf:
+                export = (directory / "hf").resolve()
+                export.mkdir()
+            writing += self._roles[name].save(
+                path.resolve(), export=export, in_background=in_background, timeout_s=settings.timeout_s
+            )
+        state = {
             "batches": dict(self._batches.state_dict()),
-            "components": {path: state for path, c in components(trainer).items() if (state := dict(c.state_dict()))},
+            "components": {path: _saved(c) for path, c in self._components.items() if c.state_dict()},
+            "random": random_states.capture(),
+            "evaluation": dict(evaluation),
             "config": redact(self._config),
         }
+        self._hook.checkpoint_save(trainer=trainer, step=trainer.step, directory=directory)
+        return Captured(state=state, writing=writing)
 
     def load_models(self, directory: Path) -> None:
         """Give every trained role what it wrote."""
@@ -61,13 +84,25 @@ class RunState:
             self._roles[name].load((directory / "roles" / name).resolve())
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Take back everything but the models."""
+        """Take back everything but the models. State of a component that is another class now is left out and told."""
         trainer = self._trainer
         self._batches.load_state_dict(state["batches"])
-        found = components(trainer)
         for path, saved in state["components"].items():
-            if path in found:
-                found[path].load_state_dict(saved)
+            component = self._components.get(path)
+            if component is None or _class_path(component) != saved["class_path"]:
+                logger.warning(
+                    "%s has state of %s at %s, which is not in the recipe any more; it is left out",
+                    directory, saved["class_path"], path,
+                )  # fmt: skip
             else:
-                logger.warning("%s saved state for %s, which this recipe does not have", directory, path)
+                component.load_state_dict(saved["state"])
+        random_states.restore(state["random"])
         self._hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=directory)
+
+
+def _saved(component: Component) -> dict[str, Any]:
+    return {"class_path": _class_path(component), "state": dict(component.state_dict())}
+
+
+def _class_path(component: Component) -> str:
+    return f"{type(component).__module__}.{type(component).__qualname__}"

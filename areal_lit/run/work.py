@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pluggy
 
 from areal_lit.batching import pack, split_minibatches
-from areal_lit.checkpoint import CheckpointStore
+from areal_lit.checkpointing import CheckpointWriter
 from areal_lit.contracts import RunLogger
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts
 from areal_lit.hookspecs import PhaseName
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(
         self, trainer: Trainer, *, path: Path, data: RunData, roles: Mapping[str, RoleGroup],
-        batches: OfflineBatches | Online, state: RunState, store: CheckpointStore, loggers: Sequence[RunLogger],
+        batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter, loggers: Sequence[RunLogger],
         hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts, watch: Callable[[], None],
     ) -> None:  # fmt: skip
         self.trainer = trainer
@@ -53,7 +53,7 @@ class Run:
         self._roles = roles
         self._data = data
         self._state = state
-        self._store = store
+        self._writer = writer
         self._loggers = loggers
         self._hook = hook
         self._clock = clock
@@ -62,6 +62,8 @@ class Run:
         self._metrics: list[Metric] = []
         self._version = -1
         self._evaluated_step = -1
+        self._evaluation: Mapping[str, float] = {}
+        self._is_ready_to_save = False
         self._saved_step = trainer.step  # what a run starts from needs no saving
 
     # --- questions -------------------------------------------------------------------------------
@@ -85,6 +87,7 @@ class Run:
     def phase(self, name: PhaseName) -> Iterator[None]:
         """Enter every context manager that plugins put around this phase."""
         self._watch()
+        self._writer.check()
         with ExitStack() as stack:
             for manager in self._hook.phase(trainer=self.trainer, name=name, step=self.trainer.step):
                 stack.enter_context(manager)
@@ -124,6 +127,9 @@ class Run:
                 self._metrics += metrics
         for group in trained.values():
             group.end_step()
+        if not self._is_ready_to_save:
+            self._state.prepare_capture()
+            self._is_ready_to_save = True
 
     def sync_weights(self) -> None:
         """Hand the engine the weights of this step; admission goes on with the new version."""
@@ -149,7 +155,7 @@ class Run:
         values = {metric.name: metric.value for metric in merge_metrics(metrics).values()}
         for run_logger in self._loggers:
             run_logger.metrics(trainer.step, values)
-        self._evaluated_step = trainer.step
+        self._evaluated_step, self._evaluation = trainer.step, values
         self._hook.evaluate_end(trainer=trainer, step=trainer.step, metrics=values)
         return values
 
@@ -163,24 +169,34 @@ class Run:
             run_logger.samples(self.trainer.step, groups)
         self._hook.step_end(trainer=self.trainer, step=self.trainer.step, metrics=values)
 
-    def save(self) -> Path:
-        """Write and commit a checkpoint of everything."""
-        path = self._store.save(self.trainer.step, self._state.write)
-        self._saved_step = self.trainer.step
-        return path
+    def save(self) -> None:
+        """Have a checkpoint of everything written: while training goes on or, after the last step, before returning."""
+        trainer = self.trainer
+        goes_on = trainer.checkpoint.in_background and not self.is_done
+        evaluation = self._evaluation if self._evaluated_step == trainer.step else {}
+        self._wait_for_checkpoint()
+        self._writer.write(
+            trainer.step, lambda path: self._state.capture(path, evaluation=evaluation, in_background=goes_on)
+        )
+        self._saved_step = trainer.step
+        if not goes_on:
+            self._wait_for_checkpoint()
 
     def complete(self) -> None:
         """The run's last duties: what ``at_end`` asks for and was not due anyway. Interrupted runs are only saved."""
         trainer = self.trainer
+        is_due = trainer.checkpoint.at_end and self._saved_step != trainer.step
         if trainer.evaluation.at_end and self.status == "finished" and self._evaluated_step != trainer.step > 0:
             if self.is_engine_behind:
                 with self.phase("sync_weights"):
                     self.sync_weights()
             with self.phase("evaluate"):
                 self.evaluate()
-        if trainer.checkpoint.at_end and self._saved_step != trainer.step > 0:
+            is_due = is_due or (trainer.checkpoint.best is not None and self.should("checkpoint"))
+        if is_due and trainer.step > 0:
             with self.phase("checkpoint"):
                 self.save()
+        self._wait_for_checkpoint()
         self.tell_finished_rollouts()
 
     def tell_finished_rollouts(self) -> None:
@@ -189,6 +205,10 @@ class Run:
             self._hook.rollout_finish(trainer=self.trainer, group=group)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _wait_for_checkpoint(self) -> None:
+        with self.trainer.activity.during("writing a checkpoint"):
+            self._writer.wait()
 
     @property
     def _is_at_last_step(self) -> bool:

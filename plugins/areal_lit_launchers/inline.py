@@ -130,7 +130,10 @@ class InlineGroup(WorkerGroup):
             args = (per_rank[0], *args)
         future: Future[Any] = Future()
         try:
-            future.set_result(getattr(self._subject, method)(*map(arrived, args)))
+            value = getattr(self._subject, method)(*map(arrived, args))
+            if isinstance(value, Future):
+                return [value]
+            future.set_result(value)
         except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future and counts it
             error.add_note(f"raised by {self.name} rank 0, method {method}, in this process")
             future.set_exception(error)

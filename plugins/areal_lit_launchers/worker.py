@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import Future
 from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
@@ -129,25 +130,43 @@ def queue_frames(channel: Any, frames: SimpleQueue[tuple[int, Any]]) -> None:
 
 
 def answer(channel: Any, subject: Any, call_id: int, parts: Any) -> bool:
-    """Run one call and send its reply; False after the last."""
-    from areal_lit_launchers.channel import Reply, dumps, loads
+    """Run one call and send its reply, that of a future once it is done; False after the last call."""
+    from areal_lit_launchers.channel import loads
 
     try:
         call = loads(parts)
         if call.is_last:
             return False
-        reply = dumps(Reply(value=getattr(subject, call.method)(*call.args)))
+        value = getattr(subject, call.method)(*call.args)
     except Exception as error:  # noqa: BLE001 - whatever the method raised belongs to the caller, who counts it
-        reply = dumps(
-            Reply(
-                error=portable(error), origin=f"{socket.gethostname()}, process {os.getpid()}\n{traceback.format_exc()}"
-            )
-        )
-    channel.send(call_id, reply)
+        channel.send(call_id, reply(error=error))
+    else:
+        if isinstance(value, Future):
+            value.add_done_callback(lambda done: channel.send(call_id, reply_of(done)))
+        else:
+            channel.send(call_id, reply(value))
     return True
 
 
-def portable(error: Exception) -> Exception:
+def reply_of(done: Future[Any]) -> Any:
+    error = done.exception()
+    return reply(error=error) if error else reply(done.result())
+
+
+def reply(value: Any = None, error: BaseException | None = None) -> Any:
+    """A reply's frame; an error's says where it was raised, and so does that of a value that does not pickle."""
+    from areal_lit_launchers.channel import Reply, dumps
+
+    if error is None:
+        try:
+            return dumps(Reply(value=value))
+        except Exception as unfit:  # noqa: BLE001 - pickling runs any class's code; the caller gets what it raised
+            error = unfit
+    trace = "".join(traceback.format_exception(error))
+    return dumps(Reply(error=portable(error), origin=f"{socket.gethostname()}, process {os.getpid()}\n{trace}"))
+
+
+def portable(error: BaseException) -> BaseException:
     """The exception, or a RuntimeError with its text where it does not survive pickling."""
     from areal_lit_launchers.channel import dumps, loads
 

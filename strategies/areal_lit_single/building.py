@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from areal_lit.contracts.strategy import Head
 from areal_lit.models import load_causal_lm, load_tokenizer, resolve, without_progress_bars
 from areal_lit.types import ModelSpec
 from areal_lit_single.network import Attention, Network
+from areal_lit_single.strategy import HEAD_PREFIX
 
 SCALAR_HEAD_FILE = "scalar_head.safetensors"
 
@@ -88,12 +89,25 @@ def checkpoint_layers(lm: nn.Module) -> None:
             setattr(layer, name, 0.0)
 
 
-def export(network: Network, spec: ModelSpec, directory: Path) -> None:
-    """A directory that ``AutoModelForCausalLM.from_pretrained`` loads, with the tokenizer and any scalar head."""
-    with without_progress_bars():
-        network.lm.save_pretrained(directory)
-    load_tokenizer(spec).save_pretrained(directory)
-    if network.scalar_head is not None:
-        from safetensors.torch import save_file
+def export(network: Network, weights: Mapping[str, Tensor], spec: ModelSpec, directory: Path) -> None:
+    """A directory that ``AutoModelForCausalLM.from_pretrained`` loads, with the tokenizer and any scalar head.
 
-        save_file(network.scalar_head.state_dict(), directory / SCALAR_HEAD_FILE)
+    Args:
+        network: what is exported; its own weights are not read.
+        weights: each once under its Hugging Face name, those of a scalar head as ``score.NAME``.
+
+    Raises OSError when a file cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    of_head = {name.removeprefix(HEAD_PREFIX): t for name, t in weights.items() if name.startswith(HEAD_PREFIX)}
+    of_lm = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD_PREFIX)}
+    try:
+        with without_progress_bars():
+            network.lm.save_pretrained(directory, state_dict=of_lm)
+        load_tokenizer(spec).save_pretrained(directory)
+        if network.scalar_head is not None:
+            save_file(of_head, directory / SCALAR_HEAD_FILE)
+    except SafetensorError as error:
+        raise OSError(f"{directory}: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Strategy
+from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
 from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from areal_lit.contracts.optimizer import Optimizer
     from areal_lit_single.network import Network
+    from areal_lit_single.snapshot import HostCopies
     from areal_lit_single.trainable import Trainable
 
 BUCKET_BYTES = 256 * 2**20
-CHECKPOINT_FILE = "rank0.pt"
+HEAD_PREFIX = "score."
+"""Of the names of a scalar head's weights."""
 
 
 class Single(Strategy):
@@ -57,6 +59,7 @@ class Single(Strategy):
         self._spec: ModelSpec
         self._network: Network
         self._trainable: Trainable | None = None
+        self._copies: HostCopies | None = None
 
     @property
     def network(self) -> Network:
@@ -141,7 +144,7 @@ class Single(Strategy):
                 yield name, tensor.detach()
         if self._network.scalar_head is not None:
             for name, tensor in self._network.scalar_head.state_dict().items():
-                yield f"score.{name}", tensor
+                yield f"{HEAD_PREFIX}{name}", tensor
 
     def weights(self, kind: Literal["full", "adapter"] = "full") -> Iterator[Bucket]:
         if kind != "full":
@@ -167,7 +170,7 @@ class Single(Strategy):
         import torch
 
         source = {name: tensor for bucket in other.weights() for name, tensor in bucket}
-        own = {name: tensor for name, tensor in self._tensors() if not name.startswith("score.")}
+        own = {name: tensor for name, tensor in self._tensors() if not name.startswith(HEAD_PREFIX)}
         if missing := own.keys() - source.keys():
             raise ValueError(
                 f"cannot copy weights between roles: the source lacks {sorted(missing)[:3]}; use one model"
@@ -181,7 +184,7 @@ class Single(Strategy):
     # --- state --------------------------------------------------------------------------------------------------
 
     def _state(self) -> Mapping[str, Any]:
-        """Weights once each, and if trained: masters, optimizer and schedule. No random state: none is used."""
+        """Weights once each, and if trained: masters, optimizer and schedule."""
         state: dict[str, Any] = {"weights": dict(self._tensors())}
         if self._trainable is not None:
             state["trainable"] = self._trainable.state_dict()
@@ -205,21 +208,32 @@ class Single(Strategy):
             self._trainable.load_state_dict(state["trainable"])
 
     def save(self, directory: Path) -> None:
-        import torch
+        from areal_lit_single.snapshot import write_state
 
-        torch.save(self._state(), directory / CHECKPOINT_FILE)
+        write_state(self._state(), directory)
 
     def load(self, directory: Path) -> None:
-        import torch
+        from areal_lit_single.snapshot import read_state
 
-        path = directory / CHECKPOINT_FILE
-        self._take_back(torch.load(path, weights_only=True, map_location=self._network.device))
+        self._take_back(read_state(directory, self._network.device))
 
     def export_hf(self, directory: Path) -> None:
         """Model, tokenizer, and for value and score heads ``scalar_head.safetensors``, which ``setup`` reads again."""
         from areal_lit_single.building import export
 
-        export(self._network, self._spec, directory)
+        export(self._network, dict(self._tensors()), self._spec, directory)
+
+    def prepare_snapshot(self) -> None:
+        from areal_lit_single.snapshot import HostCopies
+
+        self._copies = HostCopies()
+        self._copies.prepare(self._state())
+
+    def snapshot(self) -> Snapshot:
+        from areal_lit_single.snapshot import HostCopies, SingleSnapshot
+
+        self._copies = self._copies or HostCopies()
+        return SingleSnapshot(self._copies.copy(self._state()), self._network, self._spec)
 
 
 def _on_cpu(outputs: TokenOutputs) -> TokenOutputs:

@@ -12,7 +12,7 @@ import torch
 from strainer_dpo import DPO
 
 from areal_lit import hookimpl
-from areal_lit.checkpoint import Checkpoint
+from areal_lit.checkpointing import Checkpoint
 from areal_lit.contracts import Callback
 from areal_lit.evaluation import Evaluation
 from areal_lit.models import load_causal_lm

@@ -120,9 +120,15 @@ def trained(group, batch):
 
 
 def exported(group, directory):
-    directory.mkdir()
-    group.export_hf(directory)
+    save(group, directory.with_name(f"{directory.name}-state"), export=directory)
     return load_file(directory / "model.safetensors")
+
+
+def save(group, directory, export=None):
+    """Everything written, export included, before this returns."""
+    for path in filter(None, (directory, export)):
+        path.mkdir()
+    group.wait(group.save(directory, export=export, in_background=True, timeout_s=TIMEOUT_S), "save")
 
 
 @pytest.mark.slow
@@ -153,8 +159,7 @@ def test_one_rank_goes_on_where_two_ranks_were(local, tmp_path):
     two = start(local, FSDP2(), spec, optimizer, num_ranks=2)
     one = start(local, FSDP2(), spec, optimizer, name="smaller")
     trained(two, batch)
-    saved.mkdir()
-    two.save(saved)
+    save(two, saved)
     one.load(saved)
     weights = exported(two, tmp_path / "two"), exported(one, tmp_path / "one")
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

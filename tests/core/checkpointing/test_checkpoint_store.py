@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from areal_lit.checkpoint import Checkpoint, CheckpointStore, find_damage, read_state, whole_checkpoint
+from areal_lit.checkpointing import Best, CheckpointStore, find_damage, read_state, whole_checkpoint
+
+BEST = Best(set="test", metric="pass@1")
 
 
-def write(directory: Path) -> dict[str, Any]:
-    (directory / "roles").mkdir()
-    (directory / "roles" / "weights").write_bytes(b"123456")
-    return {"batches": {"at": 7}}
+def filled(made: CheckpointStore, step: int) -> Path:
+    """A partial checkpoint."""
+    partial = made.begin(step)
+    (partial / "roles").mkdir()
+    (partial / "roles" / "weights").write_bytes(b"123456")
+    return partial
 
 
-def store(tmp_path: Path, *steps: int, keep_last: int = 0) -> CheckpointStore:
-    made = CheckpointStore(tmp_path / "checkpoints", keep_last=keep_last)
+def save(made: CheckpointStore, step: int, **state: Any) -> Path:
+    return made.commit(filled(made, step), step, {"batches": {"at": 7}, **state})
+
+
+def store(tmp_path: Path, *steps: int, keep_last: int = 0, best: Best | None = None) -> CheckpointStore:
+    made = CheckpointStore(tmp_path / "checkpoints", keep_last=keep_last, best=best)
     for step in steps:
-        made.save(step, write)
+        save(made, step)
     return made
+
+
+def save_scored(made: CheckpointStore, scores: Mapping[int, float], name: str = "eval/test/pass@1") -> None:
+    for step, score in scores.items():
+        save(made, step, evaluation={name: score})
 
 
 def steps(made: CheckpointStore) -> list[int]:
@@ -30,36 +43,47 @@ def steps(made: CheckpointStore) -> list[int]:
 
 
 def test_a_saved_checkpoint_is_whole_and_reads_back(tmp_path: Path) -> None:
-    path = store(tmp_path).save(42, write)
+    path = save(store(tmp_path), 42)
     assert path == tmp_path / "checkpoints" / "step-00000042"
     assert find_damage(path) is None
-    assert read_state(path) == {"format": 1, "step": 42, "batches": {"at": 7}}
+    assert read_state(path) == {"format": 2, "step": 42, "batches": {"at": 7}}
     assert {p.name for p in path.parent.iterdir()} == {path.name}
-
-
-def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    def fail(directory: Path) -> dict[str, Any]:
-        write(directory)
-        raise OSError("no space left on device")
-
-    made = store(tmp_path, 1)
-    with pytest.raises(OSError, match="no space"):
-        made.save(2, fail)
-    assert made.latest() == made.directory / "step-00000001"
-    made.save(2, write)
-    assert steps(made) == [1, 2]
-    assert not list(made.directory.glob(".partial-*"))
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     made = store(tmp_path, 3)
-    assert read_state(made.save(3, lambda directory: {**write(directory), "again": True}))["again"] is True
+    assert read_state(save(made, 3, again=True))["again"] is True
+    assert steps(made) == [3]
+
+
+def test_a_discarded_one_leaves_what_was_there(tmp_path: Path) -> None:
+    made = store(tmp_path, 1)
+    made.discard(filled(made, 2))
+    assert [path.name for path in made.directory.iterdir()] == ["step-00000001"]
+
+
+def test_what_a_killed_run_left_is_removed_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = store(tmp_path, 1, 2)
+    partial = filled(made, 3)
+    (made.directory / "step-00000002").rename(made.directory / ".replaced-step-00000002")
+    filled(made, 4).rename(made.directory / ".deleted-step-00000000")
+    made.tidy()
+    assert caplog.messages == [f"removed {partial}: that checkpoint was never finished"]
+    assert sorted(path.name for path in made.directory.iterdir()) == ["step-00000001", "step-00000002"]
+    (made.directory / ".replaced-step-00000001").mkdir()
+    made.tidy()
+    assert steps(made) == [1, 2]
+    assert find_damage(made.directory / "step-00000001") is None
 
 
 def overwrite(file: Path, text: bytes) -> None:
     """With other content of the same size."""
     size = file.stat().st_size
     file.write_bytes(text.ljust(size)[:size])
+
+
+def change_format(file: Path, number: int) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": number}))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -69,6 +93,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "undecodable": (lambda p: (p / "complete.json").write_bytes(b"\xff"), "not readable JSON with sizes"),
     "junk": (lambda p: overwrite(p / "state.json", b"x"), "state.json is not readable JSON"),
     "stateless": (lambda p: overwrite(p / "state.json", b"[]"), "state.json is not readable JSON"),
+    "foreign": (lambda p: change_format(p / "state.json", 9), "checkpoint format 9, this version of areal-lit reads 2"),
     "lost": (lambda p: (p / "roles" / "weights").unlink(), "roles/weights is missing"),
     "torn": (lambda p: (p / "roles" / "weights").write_bytes(b"123"), "roles/weights has 3 bytes instead of 6"),
 }
@@ -97,15 +122,6 @@ def test_a_run_s_directory_is_no_checkpoint_but_names_those_inside(tmp_path: Pat
         read_state(tmp_path)
 
 
-def test_a_foreign_format_is_refused(tmp_path: Path) -> None:
-    path = store(tmp_path).save(1, write)
-    text = (path / "state.json").read_text().replace('"format": 1', '"format": 9')
-    (path / "state.json").write_text(text)
-    assert json.loads(text)["format"] == 9
-    with pytest.raises(ValueError, match="format 9, this version reads 1"):
-        read_state(path)
-
-
 @pytest.mark.parametrize(("keep_last", "left"), [(0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])])
 def test_the_newest_are_kept(tmp_path: Path, keep_last: int, left: list[int]) -> None:
     assert steps(store(tmp_path, 1, 2, 3, 4, keep_last=keep_last)) == left
@@ -117,7 +133,7 @@ def test_the_latest_of_nothing_is_none(tmp_path: Path) -> None:
 
 def test_what_was_just_written_is_never_deleted(tmp_path: Path) -> None:
     made = store(tmp_path, 6, 9, keep_last=2)
-    assert made.save(4, write).exists()
+    assert save(made, 4).exists()
     assert steps(made) == [4, 9]
 
 
@@ -159,9 +175,32 @@ def test_a_checkpoint_or_the_newest_whole_one_of_a_run_is_evaluated(tmp_path: Pa
         whole_checkpoint(made.directory / "step-00000001" / "roles")
 
 
-def test_when_a_checkpoint_is_due() -> None:
-    settings = Checkpoint(every_steps=3)
-    assert [step for step in range(1, 8) if settings.is_due(step, is_last=step == 7)] == [3, 6, 7]
-    assert not Checkpoint(at_end=False).is_due(7, is_last=True)
-    with pytest.raises(ValueError, match=r"checkpoint.keep_last must be >= 0, got -1"):
-        Checkpoint(keep_last=-1)
+def test_the_best_is_found_and_kept(tmp_path: Path) -> None:
+    made = store(tmp_path, keep_last=1, best=BEST)
+    assert made.best() is None
+    save_scored(made, {1: 0.5, 2: 0.75, 3: 0.75, 4: float("nan"), 5: 0.25})
+    save(made, 6)
+    assert steps(made) == [2, 6], "the earliest of equals, and the newest"
+    assert made.best() == made.require_best() == made.directory / "step-00000002"
+    assert made.best_score() == 0.75
+
+
+def test_the_lowest_may_be_best(tmp_path: Path) -> None:
+    made = store(tmp_path, keep_last=1, best=Best(set="test", metric="loss", mode="min"))
+    save_scored(made, {1: 2.0, 2: 1.0, 3: 1.5}, "eval/test/loss")
+    assert steps(made) == [2, 3]
+    assert made.best_score() == -1.0
+
+
+def test_a_torn_best_counts_no_more(tmp_path: Path) -> None:
+    made = store(tmp_path, best=BEST)
+    save_scored(made, {1: 0.5, 2: 0.75})
+    (made.directory / "step-00000002" / "roles" / "weights").unlink()
+    assert made.best() == made.directory / "step-00000001"
+
+
+def test_why_there_is_no_best_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint\.best names no evaluation set; use auto or a path"):
+        store(tmp_path, 1).require_best()
+    with pytest.raises(ValueError, match="has none with eval/test/pass@1"):
+        store(tmp_path, 2, best=BEST).require_best()

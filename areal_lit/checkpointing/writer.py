@@ -1,0 +1,185 @@
+"""CheckpointWriter: has a checkpoint written and committed while training goes on, one at a time.
+
+loop:    capture ─────▶ next steps ─────────────────────▶ (the next save, or the end, waits for the last one)
+ranks:   copy to host ▶ next steps; a thread writes files ──┐
+thread:  ───────────────────────────────────────────────────┴▶ sync to disk, list, rename, delete old ones
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from areal_lit.checkpointing.store import CheckpointStore
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_GRACE_S = 60.0
+"""How long the end of a failed run waits for the checkpoint that is being written."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written; the message names the path, the bytes needed and free, and the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What ``CheckpointWriter.write`` is given of a moment.
+
+    Args:
+        state: of ``state.json``.
+        writing: done when the ranks' files are written.
+    """
+
+    state: Mapping[str, Any]
+    writing: Sequence[Future[Any]] = ()
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run. A context manager: it ends by waiting for the one that is being written.
+
+    Args:
+        timeout_s: longest that writing one may take.
+        watch: raises when the run has failed elsewhere; called while waiting.
+        on_failure: told from another thread, at once, why one was not written.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        timeout_s: float,
+        watch: Callable[[], None] = lambda: None,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._watch = watch
+        self._on_failure = on_failure
+        self._pending: _Pending | None = None
+
+    def write(self, step: int, capture: Callable[[Path], Captured]) -> None:
+        """Have ``capture`` fill a directory, then let it be committed in the background; waits for the one before.
+
+        Raises what ``wait`` raises, for the one before.
+        """
+        self.wait()
+        try:
+            with naming_the_disk(self._store.directory.parent):
+                partial = self._store.begin(step)
+                captured = capture(partial)
+        except CheckpointError as error:
+            raise self._explained(step, error) from error
+        self._pending = _Pending(step=step, path=partial, start_s=time.monotonic(), committed=Future())
+        threading.Thread(
+            target=self._finish, args=(self._pending, captured), name=f"areal-lit-checkpoint-{step}", daemon=True
+        ).start()
+
+    def check(self) -> None:
+        """Raise TimeoutError when the one being written takes too long; its failure is told to ``on_failure``."""
+        if self._pending is not None and not self._pending.committed.done():
+            self._pending.check(self._timeout_s)
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more.
+
+        Raises:
+            CheckpointError: the last one could not be written.
+            TimeoutError: it took longer than ``timeout_s``.
+        """
+        if self._pending is None:
+            return
+        while not wait([self._pending.committed], timeout=_POLL_S).done:
+            self._watch()
+            self._pending.check(self._timeout_s)
+        pending, self._pending = self._pending, None
+        pending.committed.result()
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A run that failed lets the one being written come to its end; one that was ended at once does not."""
+        if self._pending is None or isinstance(error, KeyboardInterrupt):
+            return
+        if not wait([self._pending.committed], timeout=_GRACE_S).done:
+            logger.error("the checkpoint of step %d was given up: %s", self._pending.step, self._pending.path)
+
+    def _finish(self, pending: _Pending, captured: Captured) -> None:
+        try:
+            for future in captured.writing:
+                future.result()
+            with naming_the_disk(pending.path):
+                path = self._store.commit(pending.path, pending.step, captured.state)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the training thread, which raises and reports it
+            self._store.discard(pending.path)
+            failure = self._explained(pending.step, error)
+            failure.__cause__ = error if failure is not error else error.__cause__
+            pending.committed.set_exception(failure)
+            self._on_failure(failure)
+        else:
+            logger.info("wrote %s in %.1f s", path, time.monotonic() - pending.start_s)
+            pending.committed.set_result(path)
+
+    def _explained(self, step: int, error: BaseException) -> BaseException:
+        """A failed write with what is left to go on from; anything else as it is."""
+        if not isinstance(error, CheckpointError):
+            return error
+        newest = self._store.latest()
+        left = f"the last whole one is {newest}" if newest else "there is no earlier one"
+        return CheckpointError(
+            f"the checkpoint of step {step} is lost: {error}; {left}. Free space there, keep fewer "
+            "(checkpoint.keep_last), leave the export out (checkpoint.export_hf: false) or move the run to a larger "
+            "disk, then go on with --resume auto"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """A checkpoint that is being written."""
+
+    step: int
+    path: Path
+    start_s: float
+    committed: Future[Path]
+
+    def check(self, timeout_s: float) -> None:
+        if time.monotonic() - self.start_s > timeout_s:
+            raise TimeoutError(
+                f"the checkpoint of step {self.step} is still not written to {self.path} after "
+                f"checkpoint.timeout_s={timeout_s:g} s; the disk or network file system hangs or is too slow: look at "
+                "it, or raise the limit"
+            )
+
+
+@contextmanager
+def naming_the_disk(directory: Path, *, needed_bytes: int | None = None) -> Iterator[None]:
+    """Turn an OSError of writing below ``directory`` into a CheckpointError that says what was needed and free.
+
+    Args:
+        needed_bytes: what is to be written, where that is known.
+    """
+    free_bytes = shutil.disk_usage(directory).free
+    try:
+        yield
+    except OSError as error:
+        needed = "" if needed_bytes is None else f"{_size(needed_bytes)} are needed, "
+        raise CheckpointError(
+            f"cannot write to {directory}: {error} ({needed}{_size(free_bytes)} were free there)"
+        ) from error
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"

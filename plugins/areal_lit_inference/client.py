@@ -29,7 +29,8 @@ class Client:
     """A connection to one engine process.
 
     Everything runs on the event loop that opened it. What is sent in one turn of the loop leaves as one frame, in
-    order. When the engine goes, every pending call fails with ConnectionError, and so does every later one.
+    order. When the engine goes, every pending call fails with ConnectionError, and so does every later one. So they do
+    once it sent what cannot be read or answered what it was not asked.
     """
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,6 +41,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._pending: dict[int, asyncio.Future[Completed | Reply]] = {}
+        self._abandoned: set[int] = set()
         self._outbox: list[Message] = []
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._lost = ""
@@ -90,15 +92,21 @@ class Client:
             if not self._lost:
                 self._send(Cancel(number=message.number))
             raise
-        assert isinstance(answer, Completed)
+        where = f"{self.name}, request {request.request_id}"
+        if not isinstance(answer, Completed):
+            raise ValueError(f"{where}: the engine answered with a {type(answer).__name__} instead of a completion")
         if answer.error:
-            raise to_exception(answer.error, f"{self.name}, request {request.request_id}")
-        return messages.completion(answer)
+            raise to_exception(answer.error, where)
+        try:
+            return messages.completion(answer)
+        except ValueError as error:
+            raise ValueError(f"{where}: the engine answered with arrays that cannot be read: {error}") from error
 
     async def call(self, message: Call) -> Reply:
         """A call's reply; raises what the engine says went wrong."""
         answer = await self._ask(message)
-        assert isinstance(answer, Reply)
+        if not isinstance(answer, Reply):
+            raise ValueError(f"{self.name} answered a call with a {type(answer).__name__} instead of a reply")
         if answer.error:
             raise to_exception(answer.error, f"{self.name}, {type(message).__name__.lower()}")
         return answer
@@ -122,6 +130,9 @@ class Client:
         self._send(message)
         try:
             return await future
+        except asyncio.CancelledError:
+            self._abandoned.add(number)  # its answer may be on the way
+            raise
         finally:
             self._pending.pop(number, None)
 
@@ -148,8 +159,8 @@ class Client:
                         self._take(message)
         except (asyncio.IncompleteReadError, OSError):
             self._lose(f"{reason} with {len(self._pending)} calls pending; see its log")
-        # A frame that cannot be read (engine and client of other versions): nothing after it can be either, and
-        # every call that waits, now or later, raises this.
+        # A frame that cannot be read (engine and client of other versions) or answers what was not asked: nothing after
+        # it can be trusted, and every call that waits, now or later, raises this.
         except Exception as error:  # noqa: BLE001
             self._lose(f"{self.name} sent what cannot be read: {type(error).__name__}: {error}")
             self._writer.close()
@@ -161,6 +172,10 @@ class Client:
             future = self._pending.get(message.number)
             if future is not None and not future.done():
                 future.set_result(message)
+            elif message.number in self._abandoned:
+                self._abandoned.remove(message.number)
+            elif future is None or not future.cancelled():
+                raise ValueError(f"an answer to call {message.number}, which was not made or has been answered")
 
     def _lose(self, reason: str) -> None:
         """Fail everything that waits, now and later."""

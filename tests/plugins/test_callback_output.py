@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
+from course_cases import stand_in_trainer
 
 from areal_lit_callbacks.output import Output
 from areal_lit_callbacks.progress import Progress
@@ -29,14 +29,15 @@ def closed():
     return stream
 
 
-@pytest.mark.parametrize("is_terminal", ["", "1"])
+@pytest.mark.parametrize("colours", ["", "1"])
 @pytest.mark.parametrize("make", [full, broken_pipe])
-def test_a_run_goes_on_without_its_display_and_says_so_once(monkeypatch, caplog, make, is_terminal):
-    monkeypatch.setenv("FORCE_COLOR", is_terminal)
+def test_a_run_goes_on_without_its_display_and_says_so_once(monkeypatch, caplog, make, colours):
+    monkeypatch.setenv("FORCE_COLOR", colours)
     stream = make()
     monkeypatch.setattr(sys, "stdout", stream)
     shown = Progress(every_s=0)
-    shown.fit_start(SimpleNamespace(name="run", step=0, max_steps=9))
+    shown.configure(stand_in_trainer())
+    shown.fit_start(stand_in_trainer())
     for step in range(1, 4):
         shown.step_end(step, {"rollout/reward": 0.5})
     shown.fit_end("finished")

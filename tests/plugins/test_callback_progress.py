@@ -1,188 +1,226 @@
-"""Progress: a live picture that fits its terminal, plain lines elsewhere, and never in the way."""
+"""Progress: what the picture and the plain lines say, at any width."""
 
 from __future__ import annotations
 
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from course_cases import METRICS, stand_in_trainer
 from rich.console import Console
 
 from areal_lit.testing import check_callback
-from areal_lit_callbacks.progress import Progress, clock, sparkline, tokens_per_s
-
-METRICS = {
-    "rollout/reward": 0.5,
-    "rollout/staleness": 1.25,
-    "rollout/length": 6.5,
-    "rollout/tokens": 5000.0,
-    "time/step": 0.5,
-    "time/wait_batch": 0.125,
-    "time/train": 0.25,
-    "time/checkpoint": 0.0,
-}
+from areal_lit_callbacks.course import Course
+from areal_lit_callbacks.lines import Lines
+from areal_lit_callbacks.picture import picture
+from areal_lit_callbacks.progress import Progress
+from areal_lit_callbacks.summary import summary
 
 
-class Screen(Progress):
-    """Writes into a string."""
+def course_of(trainer, *steps):
+    course = Course(trainer)
+    course.begin(trainer.step)
+    for step, metrics in enumerate(steps, start=trainer.step + 1):
+        course.take(step, metrics)
+    return course
 
-    def __init__(self, *, is_terminal, width=80, every_s=0.0):
+
+def lines_of(course, width=80):
+    return [line.plain for line in picture(course, width)]
+
+
+class Plain(Progress):
+    """Writes lines into a string."""
+
+    def __init__(self, *, every_s=0.0):
         super().__init__(every_s=every_s)
-        self.is_terminal = is_terminal
-        self.width = width
         self.out = StringIO()
 
-    def console(self):
-        return Console(file=self.out, width=self.width, force_terminal=self.is_terminal, color_system=None)
+    def screen(self, course):
+        return Lines(course, Console(file=self.out, width=80), every_s=self.every_s)
 
-    def lines(self):
-        """The picture as it would be drawn now."""
-        console = Console(file=StringIO(), width=self.width, color_system=None)
-        console.print(self.picture())
-        return console.file.getvalue().splitlines()
-
-
-def trainer(step=0, max_steps=200):
-    algorithm = SimpleNamespace(offline=False)
-    return SimpleNamespace(
-        name="quickstart", step=step, max_steps=max_steps, algorithm=algorithm,
-        policy="a role", critic=None, reference="a role", teacher=None,
-    )  # fmt: skip
-
-
-def test_keeps_the_contract(tmp_path, capsys):
-    check_callback(Progress, tmp_path, trainer=trainer(max_steps=2))
-    assert "quickstart: finished at step 2" in capsys.readouterr().out
+    def text(self):
+        return self.out.getvalue().splitlines()
 
 
 @pytest.fixture
-def live():
-    screens = []
+def plain():
+    started = []
 
     def start(**arguments):
-        screen = Screen(is_terminal=True, width=arguments.pop("width", 80))
-        screens.append(screen)
-        screen.fit_start(trainer(**arguments))
-        return screen
+        shown = Plain(every_s=arguments.pop("every_s", 0.0))
+        shown.configure(stand_in_trainer(**arguments))
+        started.append(shown)
+        shown.fit_start(stand_in_trainer(**arguments))
+        return shown
 
     yield start
-    for screen in screens:
-        screen.fit_end("finished")
+    for shown in started:
+        shown.fit_end("finished")
 
 
-def test_the_picture_tells_the_step_and_what_it_waits_for(live):
-    screen = live()
-    screen.step_end(50, METRICS)
-    screen.evaluate_end(50, {"eval/sums/reward": 0.75, "eval/sums/length": 3.0})
-    with screen.phase("wait_batch"):
-        text = "\n".join(screen.lines())
+def test_keeps_the_contract(tmp_path, capsys):
+    check_callback(Progress, tmp_path, trainer=stand_in_trainer(max_steps=2))
+    assert "quickstart: finished at step 2 of 2" in capsys.readouterr().out
+
+
+def test_the_picture_tells_everything_in_eighty_columns():
+    trainer = stand_in_trainer()
+    course = course_of(trainer, *[METRICS] * 49, {**METRICS, "rollout/equal_rewards": 1.0})
+    with course.during("wait_batch"), trainer.activity.during(lambda: "waiting for 3 of 16 groups"):
+        text = "\n".join(lines_of(course))
     for part in (
-        "quickstart", "step 50/200", " 25%", "left", "reward     0.500", "stale 1.2", "length 6.5",
-        "10,000 tok/s", "sums/reward 0.750 (step 50)", "wait 0.12  train 0.25  of 0.50", "waiting for rollouts",
+        "quickstart  step 50/200", " 25%", "left", "reward     0.500", "best 0.500", "stale 1.2 (max 2)", "length 6.5",
+        "truncated 2%", "in 40.0k  out 10.0k", "500 ms  wait 25%  train 50%", "warning    all groups have equal",
+        "now        waiting for 3 of 16 groups",
     ):  # fmt: skip
         assert part in text
-    assert "waiting" not in "\n".join(screen.lines())
+    assert "waiting" not in "\n".join(lines_of(course))
+    assert "running" in lines_of(course)[-1]
 
 
-@pytest.mark.parametrize("width", [30, 60, 80, 200])
-def test_no_line_is_wider_than_the_terminal(live, width):
-    screen = live(width=width, max_steps=100_000)
-    for step in range(1, 300):
-        screen.step_end(step, {**METRICS, "rollout/reward": step % 7 / 7, "rollout/length": 1e6})
-    screen.evaluate_end(299, {f"eval/{'x' * 30}{index}/reward": 0.5 for index in range(5)})
-    lines = screen.lines()
-    assert len(lines) == 6
+def test_what_is_waited_for_comes_from_whoever_waits():
+    trainer = stand_in_trainer()
+    course = Course(trainer)
+    assert course.doing() == "starting"
+    with trainer.activity.during("reading the data"):
+        assert course.doing() == "starting: reading the data"
+    course.begin(0)
+    with course.during("train"), trainer.activity.during("an optimizer step of the policy"):
+        assert course.doing() == "training: an optimizer step of the policy"
+
+
+@pytest.mark.parametrize("width", [12, 30, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width):
+    trainer = stand_in_trainer(max_steps=100_000)
+    steps = [{**METRICS, "rollout/reward": step % 7 / 7, "rollout/length": 1e6} for step in range(300)]
+    course = course_of(trainer, *steps, {**steps[-1], "rollout/equal_rewards": 1.0, "reward/unscored": 123456.0})
+    with trainer.activity.during("waiting for something of a very long name " * 5):
+        lines = lines_of(course, width)
+    assert len(lines) == 7
     assert max(map(len, lines)) <= width
 
 
-def test_at_80_columns_nothing_is_cut(live):
-    screen = live()
-    screen.step_end(199, {**METRICS, **{f"time/{name}": 12.34 for name in ("prepare", "sync_weights", "evaluate")}})
-    assert "…" not in "\n".join(screen.lines())
+def test_at_eighty_columns_nothing_is_cut():
+    phases = {
+        f"time/{name}": 15.0 for name in ("wait_batch", "prepare", "train", "sync_weights", "evaluate", "checkpoint")
+    }
+    course = course_of(stand_in_trainer(), {**METRICS, "time/step": 90.0, **phases})
+    text = "\n".join(lines_of(course))
+    assert "90.0 s  wait 17%  prep 17%  train 17%  sync 17%  eval 17%  save 17%" in text
+    assert "…" not in text
 
 
-def test_an_offline_run_shows_its_loss(live):
-    screen = live()
-    screen.step_end(1, {"train/loss": 0.25, "data/tokens": 100.0, "time/step": 2.0})
-    text = "\n".join(screen.lines())
+def test_an_offline_run_shows_its_loss():
+    metrics = {"train/loss": 0.25, "data/tokens": 100.0, "time/step": 2.0}
+    text = "\n".join(lines_of(course_of(stand_in_trainer(), {**metrics, "train/loss": 0.5}, metrics)))
     assert "loss       0.250" in text
-    assert "50 tok/s" in text
+    assert "best 0.250" in text
+    assert "tokens/s   50" in text
 
 
 @pytest.mark.parametrize("max_steps", [None, 200])
-def test_absent_and_odd_metrics_do_no_harm(live, max_steps):
-    screen = live(max_steps=max_steps)
-    screen.lines()
-    for metrics in ({}, {"rollout/reward": float("nan")}, {"time/step": 0.0, "rollout/tokens": 0.0}):
-        screen.step_end(1, metrics)
-        screen.lines()
+@pytest.mark.parametrize("metrics", [{}, {"rollout/reward": float("nan")}, {"time/step": 0.0, "rollout/tokens": 0.0}])
+def test_absent_and_odd_metrics_do_no_harm(max_steps, metrics):
+    course = course_of(stand_in_trainer(max_steps=max_steps), metrics)
+    assert lines_of(course)[-1].startswith("now")
+    assert summary(course, "finished")
 
 
-def test_plain_lines_without_a_terminal():
-    screen = Screen(is_terminal=False)
-    screen.fit_start(trainer())
-    screen.step_end(1, METRICS)
-    screen.step_end(2, METRICS)
-    screen.evaluate_end(2, {"eval/sums/pass@1": 0.75})
-    screen.fit_end("finished")
-    start, first, second, evaluation, end = screen.out.getvalue().splitlines()
+def test_a_requested_end_is_said():
+    trainer = stand_in_trainer()
+    trainer.activity.is_ending = True
+    assert "ends after this step" in "\n".join(lines_of(course_of(trainer)))
+
+
+def test_plain_lines_without_a_terminal(plain):
+    shown = plain()
+    shown.step_end(1, METRICS)
+    shown.step_end(2, METRICS)
+    shown.evaluate_end(2, {"eval/sums/pass@1": 0.75})
+    with shown.phase("checkpoint"):
+        pass
+    shown.fit_end("failed")
+    starting, start, first, second, evaluation, checkpoint, end, *_ = shown.text()
+    assert starting == "quickstart: starting policy, reference, engine, rewards"
     assert start == "quickstart: from step 0 of 200"
-    assert first.startswith("step 1/200  reward 0.500  stale 1.2  length 6.5  10,000 tok/s")
+    assert first.startswith(
+        "step 1/200  reward 0.500  stale 1.2 (max 2)  length 6.5  truncated 2%  in 40.0k tok/s  out"
+    )
     assert second.startswith("step 2/200")
-    assert evaluation == "evaluation sums/pass@1 0.750 (step 2)"
-    assert end.startswith("quickstart: finished at step 2 after 0:00:0")
-    assert max(map(len, (first, second))) <= 76
-    assert "\x1b" not in screen.out.getvalue()
+    assert evaluation == "evaluation  step 2  sums  pass@1 0.750"
+    assert checkpoint == "checkpoint  step 2  training waited 0 ms"
+    assert end.startswith("quickstart: failed at step 2 of 200 after 0:00:0")
+    assert "\x1b" not in shown.out.getvalue()
 
 
-def test_the_start_is_told_at_once_and_a_failed_or_interrupted_one_no_more():
-    screen = Screen(is_terminal=False)
-    screen.configure(trainer())
-    screen.fit_end("failed")
-    screen.fit_start(trainer())
-    screen.fit_end("interrupted")
-    assert screen.out.getvalue().splitlines() == [
-        "quickstart: starting policy, reference, engine, rewards",
-        "quickstart: from step 0 of 200",
-    ]
-    terminal = Screen(is_terminal=True)
-    terminal.configure(trainer())
-    assert terminal.out.getvalue() == ""
+def test_a_start_that_fails_is_told_by_the_error_alone():
+    shown = Plain()
+    shown.configure(stand_in_trainer())
+    shown.fit_end("failed")
+    assert shown.text() == ["quickstart: starting policy, reference, engine, rewards"]
 
 
-def test_plain_lines_come_at_their_rate_with_the_first_and_the_last():
-    screen = Screen(is_terminal=False, every_s=1e9)
-    screen.fit_start(trainer(step=10))
+def test_plain_lines_come_at_their_rate_with_the_first_and_the_last(plain):
+    shown = plain(step=10, every_s=1e6)
     for step in range(11, 200):
-        screen.step_end(step, METRICS)
-    screen.fit_end("failed")
-    lines = screen.out.getvalue().splitlines()
-    assert [line.split("  ")[0] for line in lines[1:-1]] == ["step 11/200", "step 199/200"]
-    assert "failed at step 199" in lines[-1]
+        shown.step_end(step, METRICS)
+    shown.fit_end("failed")
+    steps = [line.split("  ")[0] for line in shown.text() if line.startswith("step")]
+    assert steps == ["step 11/200", "step 199/200"]
 
 
-def test_metric_names_are_not_markup():
-    screen = Screen(is_terminal=False)
-    screen.fit_start(trainer())
-    screen.evaluate_end(0, {"eval/[bold]:smile:/reward": 1.0})
-    assert "[bold]:smile:/reward 1.000" in screen.out.getvalue()
+def test_a_concern_is_told_when_it_begins_and_not_at_every_step(plain):
+    shown = plain(every_s=1e6)
+    for step, unscored in enumerate((0.0, 3.0, 4.0, 0.0, 5.0), start=1):
+        shown.step_end(step, {**METRICS, "reward/unscored": unscored})
+    warnings = [line for line in shown.text() if line.startswith("warning")]
+    assert warnings == ["warning at step 2: 3 rewards could not be scored"]
 
 
-@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), width=st.integers(1, 80))
-def test_sparkline_fits_and_shows_the_order(values, width):
-    line = sparkline(values, width)
-    assert len(line) == min(width, len(values))
-    if len(values) <= width and max(values) > min(values):
-        assert line[values.index(max(values))] == "█"
-        assert line[values.index(min(values))] == "▁"
+def test_a_long_silence_is_explained(plain):
+    shown = plain(every_s=0.02)
+    shown.step_end(1, METRICS)
+    with shown.phase("train"):
+        for _ in range(500):
+            if "step 1/200: training" in shown.text():
+                return
+            shown._screen._is_over.wait(0.01)
+    raise AssertionError(shown.text())
 
 
-def test_clock_and_speed():
-    assert clock(3723.4) == "1:02:03"
-    assert tokens_per_s({"rollout/tokens": 7.0, "time/step": 2.0}) == 3.5
-    assert tokens_per_s({"time/step": 1.0}) is None
+def test_metric_names_are_not_markup(plain):
+    shown = plain()
+    shown.evaluate_end(0, {"eval/[bold]:smile:/reward": 1.0})
+    assert "[bold]:smile:  reward 1.000" in shown.out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("status", "config", "expected"),
+    [
+        ("finished", {}, "areal-lit samples {run}"),
+        ("interrupted", {"name": "x"}, "areal-lit fit --config {run}/config.yaml --resume auto"),
+        ("failed", {}, 'trainer.fit(resume="auto")'),
+    ],
+)
+def test_the_summary_says_where_everything_is_and_what_to_type_next(tmp_path, status, config, expected):
+    trainer = stand_in_trainer(runs_dir=tmp_path, config=config)
+    run = tmp_path / "quickstart"
+    (run / "checkpoints" / "step-00000002").mkdir(parents=True)
+    course = course_of(trainer, {**METRICS, "rollout/reward": 0.25}, METRICS)
+    head, *rows = summary(course, status)
+    assert head.startswith(f"quickstart: {status} at step 2 of 200 after 0:00:0")
+    assert [row.split(maxsplit=1) for row in rows] == [
+        ["reward", "0.375 first, 0.375 last"],
+        ["tokens", "10.0k generated, 40.0k of prompts"],
+        ["run", f"{run}  (metrics.csv, samples.jsonl, plots/)"],
+        ["log", str(run / "logs" / "controller.log")],
+        ["next", expected.format(run=run)],
+    ]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path):
+    course = course_of(stand_in_trainer(runs_dir=tmp_path), METRICS)
+    assert not any("next" in line for line in summary(course, "failed"))
 
 
 def test_wrong_arguments_are_refused():

@@ -1,0 +1,31 @@
+"""What a person should look into, read off a step's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from areal_lit.weight_sync.mismatch import MISMATCH
+
+BUDGET_SHARE = 0.5
+
+
+def concerns(metrics: Mapping[str, float], *, warn_above: float) -> dict[str, str]:
+    """Each thing that is off, the worst first: what kind it is, and a short sentence about it.
+
+    Args:
+        warn_above: the mean difference of log-probs from which the run warns.
+    """
+    mismatches = [metrics.get(name, 0.0) for name in (MISMATCH, "sync/probe_difference")]
+    mismatch = next((value for value in mismatches if not value <= warn_above), 0.0)
+    unscored = max(metrics.get("reward/unscored", 0.0), metrics.get("rollout/unscored", 0.0))
+    budget = metrics.get("rollout/failure_budget_used", 0.0)
+    skipped = metrics.get("train/skipped_steps", 0.0)
+    found = (
+        ("mismatch", not mismatch <= warn_above, f"engine and trainer disagree by {mismatch:.2g} in log-probs"),
+        ("budget", budget >= BUDGET_SHARE, f"{budget:.0%} of the failure budget is used: episodes fail"),
+        ("unscored", unscored > 0, f"{unscored:.0f} rewards could not be scored"),
+        ("skipped", skipped > 0, f"{skipped:.0f} optimizer steps were skipped: gradients were not finite"),
+        ("equal", metrics.get("rollout/equal_rewards") == 1, "all groups have equal rewards: nothing to learn from"),
+        ("truncated", metrics.get("rollout/truncated") == 1, "every completion ends at max_new_tokens"),
+    )
+    return {kind: sentence for kind, is_so, sentence in found if is_so}

@@ -30,7 +30,7 @@ def resolve(path: str) -> str:
     package, _, rest = path.removeprefix("package:").partition("/")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(f"model path {path!r} names the package {package!r}, which is not installed")
+        raise ValueError(f"model path {path!r} names the package {package!r}, which is not installed; pip install it, or give a directory or hub id")
     full = Path(next(iter(found.submodule_search_locations))) / rest
     if not full.exists():
         raise ValueError(f"model path {path!r}: package {package!r} has no file {rest!r}")

@@ -153,7 +153,10 @@ def _import(path: str, what: str) -> Any:
             if not is_ours:
                 raise _failed(path, what) from error
             if error.name != module or "." not in module:
-                raise PluginError(f"{what}: there is no module {error.name!r} for {path!r}; is it installed?") from None
+                raise PluginError(
+                    f"{what}: there is no module {error.name!r} for {path!r}; is it installed? (pip install it, or set "
+                    "PYTHONPATH to the directory of a file of your own)"
+                ) from None
             module, _, attribute = module.rpartition(".")
             names.insert(0, attribute)
         # a plugin's import may raise anything, sys.exit() included; it is reported, with its traceback

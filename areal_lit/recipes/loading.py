@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts import Component
 from areal_lit.names import closest
 from areal_lit.plugins import Plugins
+from areal_lit.secrets import HIDDEN, hidden_keys, learn
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -88,6 +89,10 @@ def resolve(
         Assignment(keys=keys, value=parse_value(text), source=len(configs), text=text)
         for keys, text in read_flags(flags)
     ]
+    for said in assignments:
+        learn({said.keys[-1]: said.value} if said.keys else said.value)
+        if hidden := [".".join(keys) for keys in hidden_keys(said.value, said.keys)]:
+            raise RecipeError(f"{', '.join(hidden)}: {HIDDEN!r} stands for a secret that was hidden; write the secret")
     resolver = Resolver(Plugins.discover())
     cls = cls or _trainer_class()
     canonical = resolver.group(cls, assignments, "")

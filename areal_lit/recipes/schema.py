@@ -130,7 +130,16 @@ def describe(hint: Any) -> str:
                 )
             )
         else:
-            words.append(str(member).replace("typing.", "").replace("collections.abc.", ""))
+            words.append(_described_collection(member))
     if admits_null(hint):
         words.append("null")
     return " or ".join(words)
+
+
+def _described_collection(hint: Any) -> str:
+    origin, items = typing.get_origin(hint), [item for item in typing.get_args(hint) if item is not Ellipsis]
+    if isinstance(origin, type) and items and issubclass(origin, Mapping):
+        return f"a table of {describe(items[-1])}"
+    if isinstance(origin, type) and items and issubclass(origin, Sequence):
+        return f"a list of {describe(items[0])}"
+    return str(hint).replace("typing.", "").replace("collections.abc.", "")

@@ -162,8 +162,7 @@ def select(
 
     Raises ValueError when nothing is left.
     """
-    if not len(examples):
-        raise ValueError(f"{name} holds no rows; training on nothing would wait for ever")
+    check_rows(examples, name)
     if max_prompt_tokens is None:
         return examples if limit is None else examples[:limit]
     keep: list[int] = []
@@ -183,6 +182,12 @@ def select(
             f"{name}: all {num_seen} prompts are longer than max_prompt_tokens={max_prompt_tokens}; raise it"
         )
     return RowExamples(examples.rows, examples.make, keep)
+
+
+def check_rows(examples: RowExamples, name: str) -> None:
+    """Raise ValueError when there are none."""
+    if not len(examples):
+        raise ValueError(f"{name} holds no rows; give a file or split with at least one")
 
 
 def check_limits(**limits: int | None) -> None:

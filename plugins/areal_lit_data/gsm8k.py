@@ -74,7 +74,7 @@ class GSM8K(RowData):
         if self.directory is None:
             return {}
         rows = read_rows([f"{self.directory}/train.jsonl"], self.columns, PREVIEW_BYTES)
-        return {"gsm8k": self._preview(rows, self.example)}
+        return {"gsm8k": self._preview(rows, name=f"{self.directory}/train.jsonl", make=self.example)}
 
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows: Any

@@ -55,7 +55,10 @@ class Jsonl(RowData):
         sources = {f"evaluation {name}": files for name, files in self.eval_files.items()}
         if self.files:
             sources[self.name] = self.files
-        return {name: self._preview(read_rows(files, self.columns, PREVIEW_BYTES)) for name, files in sources.items()}
+        return {
+            name: self._preview(read_rows(files, self.columns, PREVIEW_BYTES), name=", ".join(files))
+            for name, files in sources.items()
+        }
 
     def _load(self, patterns: Sequence[str], codec: TextCodec, limit: int | None) -> Source:
         return self._source(read_rows(patterns, self.columns), codec, name=", ".join(patterns), limit=limit)
@@ -66,7 +69,7 @@ def read_rows(patterns: Sequence[str], columns: Columns | None = None, num_bytes
 
     Args:
         columns: what each row must have.
-        num_bytes: of each file, read only the lines that end within so many.
+        num_bytes: of each file, read only the lines that begin within so many.
     """
     rows: list[Row] = []
     for path in find_files(patterns):
@@ -91,10 +94,7 @@ def read_rows(patterns: Sequence[str], columns: Columns | None = None, num_bytes
 
 def _text(path: Path, num_bytes: int | None) -> str:
     with path.open("rb") as file:
-        data = file.read(num_bytes)
-        if file.read(1):
-            data = data[: data.rfind(b"\n") + 1]
-    return data.decode("utf-8")
+        return (file.read(num_bytes) + file.readline()).decode("utf-8")
 
 
 def find_files(patterns: Sequence[str]) -> list[Path]:

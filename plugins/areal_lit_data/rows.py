@@ -9,7 +9,7 @@ from areal_lit.contracts import PREVIEWED, DataModule, Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit.validation import sequence_limit, template_rules
-from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, select
+from areal_lit_data.columns import Columns, Row, RowExamples, check_limits, check_rows, select
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -79,9 +79,10 @@ class RowData(DataModule):
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
 
-    def _preview(self, rows: Sequence[Row], make: Callable[[Row], Example] | None = None) -> Preview:
+    def _preview(self, rows: Sequence[Row], *, name: str, make: Callable[[Row], Example] | None = None) -> Preview:
         """What ``_source`` would hold first; ``rows`` may be the beginning of them."""
         examples = RowExamples(rows[:PREVIEWED], make or self.columns.example)
+        check_rows(examples, name)
         return Preview(examples=examples, max_prompt_tokens=self.max_prompt_tokens)
 
     def _source(

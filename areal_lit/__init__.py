@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Checkpoint": "checkpoint",
+    "Checkpoint": "checkpointing",
     "Evaluation": "evaluation",
     "Role": "roles",
     "Rollout": "rollout",

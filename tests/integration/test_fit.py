@@ -404,7 +404,9 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
         trainer("quickstart", tmp_path).fit()
 
 
-def test_every_recipe_is_valid_and_says_what_it_needs() -> None:
+def test_every_recipe_is_valid_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     for name, file in recipes.shipped().items():
         text = file.read_text()
         head = [line for line in text.splitlines() if line.startswith("#")]

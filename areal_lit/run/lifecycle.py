@@ -20,7 +20,7 @@ import pluggy
 
 from areal_lit.activity import Activity
 from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, read_state, whole_checkpoint
-from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied, RunLogger
+from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied
 from areal_lit.plugins import create_plugin_manager, load_defaults
 from areal_lit.prompts import PromptStream
 from areal_lit.recipes import describe_config
@@ -29,6 +29,7 @@ from areal_lit.rollout import RolloutDefaults
 from areal_lit.run.data import RunData
 from areal_lit.run.directory import RunDirectory
 from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.loggers import Loggers
 from areal_lit.run.offline import OfflineBatches
 from areal_lit.run.online import Online
 from areal_lit.run.policies import DefaultPolicies, PhaseClock
@@ -104,7 +105,7 @@ class Lifecycle:
         self._failure: BaseException | None = None
         self._died = threading.Event()
         self._directory: RunDirectory | None = None
-        self._loggers: Sequence[RunLogger] = ()
+        self._loggers = Loggers()
         self._hook: pluggy.HookRelay | None = None
         self._online: Online | None = None
         trainer.activity = Activity()
@@ -129,6 +130,7 @@ class Lifecycle:
                 raise
             finally:
                 self._tell_end(status)
+            self._loggers.check()
         if status == "interrupted":
             told = f'interrupted at step {self._trainer.step}; go on with --resume auto, fit(resume="auto")'
             logger.info(told)
@@ -156,7 +158,7 @@ class Lifecycle:
         batches = self._start_batches(data, groups["policy"], engines, hook, directory)
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
-        parts = {**components(trainer), **_listed("callbacks", callbacks), **_listed("loggers", self._loggers)}
+        parts = {**components(trainer), **_listed("callbacks", callbacks), **_listed("loggers", self._loggers.members)}
         state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:
             self._restore(state, checkpoint, data.stream, store)
@@ -168,8 +170,7 @@ class Lifecycle:
             writer=self._exit.enter_context(writer),
             loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts, watch=self._watch,
         )  # fmt: skip
-        for run_logger in self._loggers:
-            run_logger.setup(directory.path, redact(config), trainer.step)
+        self._loggers.setup(directory.path, redact(config), trainer.step)
         self._begin(run, hook, directory)
         return run
 
@@ -211,7 +212,7 @@ class Lifecycle:
     def _load_plugins(self, clock: PhaseClock, store: CheckpointStore) -> tuple[Sequence[Callback], pluggy.HookRelay]:
         trainer = self._trainer
         callbacks = load_defaults("callback", trainer.callbacks)
-        self._loggers = load_defaults("logger", trainer.loggers)
+        self._loggers = Loggers(load_defaults("logger", trainer.loggers))
         core = (DefaultPolicies(store.best_score), RolloutDefaults(trainer.rollout), clock)
         self._hook = create_plugin_manager(callbacks, core=core).hook
         self._hook.configure(trainer=trainer)
@@ -320,8 +321,7 @@ class Lifecycle:
 
     def _tell_end(self, status: Status) -> None:
         with ExitStack() as closing:
-            for run_logger in self._loggers:
-                closing.callback(run_logger.close, status)
+            closing.callback(self._loggers.close, status)
             if self._hook is not None:
                 self._hook.fit_end(trainer=self._trainer, status=status)
 

@@ -13,12 +13,12 @@ import pluggy
 
 from areal_lit.batching import pack, split_minibatches
 from areal_lit.checkpointing import CheckpointWriter
-from areal_lit.contracts import RunLogger
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts
 from areal_lit.hookspecs import PhaseName
 from areal_lit.roles import RoleGroup
 from areal_lit.run.data import RunData
 from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.loggers import Loggers
 from areal_lit.run.offline import OfflineBatches, encode_row
 from areal_lit.run.online import Online
 from areal_lit.run.policies import PhaseClock
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(
         self, trainer: Trainer, *, path: Path, data: RunData, roles: Mapping[str, RoleGroup],
-        batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter, loggers: Sequence[RunLogger],
+        batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter, loggers: Loggers,
         hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts, watch: Callable[[], None],
     ) -> None:  # fmt: skip
         self.trainer = trainer
@@ -153,8 +153,8 @@ class Run:
                 name, groups, samples=settings.samples, success_reward=settings.success_reward
             )
         values = {metric.name: metric.value for metric in merge_metrics(metrics).values()}
-        for run_logger in self._loggers:
-            run_logger.metrics(trainer.step, values)
+        self._loggers.metrics(trainer.step, values)
+        self._loggers.check()
         self._evaluated_step, self._evaluation = trainer.step, values
         self._hook.evaluate_end(trainer=trainer, step=trainer.step, metrics=values)
         return values
@@ -164,9 +164,9 @@ class Run:
         self._metrics += [*self.batches.metrics(), *self._clock.metrics()]
         values = {metric.name: metric.value for metric in merge_metrics(self._metrics).values()}
         self._metrics = []
-        for run_logger in self._loggers:
-            run_logger.metrics(self.trainer.step, values)
-            run_logger.samples(self.trainer.step, groups)
+        self._loggers.metrics(self.trainer.step, values)
+        self._loggers.samples(self.trainer.step, groups)
+        self._loggers.check()
         self._hook.step_end(trainer=self.trainer, step=self.trainer.step, metrics=values)
 
     def save(self) -> None:

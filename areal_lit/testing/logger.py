@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import struct
+import sys
 import threading
+import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from areal_lit.contracts import RunLogger
 from areal_lit.testing.component import check_component, require
 from areal_lit.testing.filter import make_group
+from areal_lit.types import Example, Group
 
-SECRET = "a-secret-that-belongs-nowhere"
-CONFIG = {"name": "check", "loggers": [{"init_args": {"api_key": SECRET}}]}
-PNG = b"\x89PNG\r\n\x1a\n"
+CONFIG: dict[str, Any] = {
+    "name": "check",
+    "max_steps": None,
+    "loggers": [{"class_path": "my.Logger", "init_args": {"api_key": "***", "rate": 0.5}}],
+    "template_kwargs": {},
+}
+HOSTILE = {
+    "train/nan": float("nan"),
+    "train/inf": float("-inf"),
+    "train/huge": 1e308,
+    "train/int": 3,
+    "train/reward@8 (95%)": 0.5,
+    "train/größe_温度": 1.0,
+    "train/größe_湿度": 2.0,
+    f"train/{'long_' * 100}": 1.0,
+}
 
 
 def check_logger(
@@ -31,19 +53,43 @@ def check_logger(
         run_dir: an empty directory.
         steps: reads the logged steps back from a run's directory; with it, resuming is checked too.
     """
-    threads = set(threading.enumerate())
+    before = _process()
     _check_unstarted(check_component(make, "logger"))
     for status in ("finished", "failed", "interrupted"):
         directory = run_dir / status
         directory.mkdir()
         _check_run(make(), directory, status)
-        _check_secret(directory)
         if steps is not None:
             _check_steps(steps(directory), [0, 1, 2, 3, 4], "a run of steps 0 to 4")
+    _check_hostile(make(), run_dir / "hostile")
     _check_resume(make, run_dir / "finished", steps)
     _check_empty(make(), run_dir / "empty")
-    left = {thread.name for thread in set(threading.enumerate()) - threads}
-    require(not left, f"close() must end what the logger started; these threads are left: {sorted(left)}")
+    if any((run_dir / "empty").iterdir()):
+        _check_occupied(make(), run_dir / "occupied")
+    for what, value in _process().items():
+        require(value == before[what], f"close() must put back what the logger changed: {what} is {value}")
+
+
+def picture() -> bytes:
+    """A PNG of one white pixel."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"\x00\xff\xff\xff")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def _process() -> dict[str, object]:
+    """What a library may change of the process that it is used in."""
+    return {
+        "the set of threads": sorted(thread.name for thread in threading.enumerate()),
+        "the environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "the exception hook": sys.excepthook,
+        "the handler of SIGINT": signal.getsignal(signal.SIGINT),
+        "the handler of SIGTERM": signal.getsignal(signal.SIGTERM),
+    }
 
 
 def _check_unstarted(logger: RunLogger) -> None:
@@ -69,10 +115,16 @@ def _check_run(logger: RunLogger, directory: Path, status: str) -> None:
         logger.samples(step, [make_group((0.0, 1.0)), make_group((None, 0.5)), make_group(())])
         if step % 2 == 0:
             _metrics(logger, step, {"eval/test/reward": 0.5})
-    picture = directory / "picture.png"
-    picture.write_bytes(PNG)
-    logger.figure(4, "picture", picture)
+    path = directory / "picture.png"
+    path.write_bytes(picture())
+    logger.figure(4, "picture", path)
+    model = directory / "checkpoints" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    logger.artifact(4, "model", model)
     logger.close(status)
+    for name, drawn in logger.new_figures().items():
+        require(drawn.is_file(), f"new_figures() names {name} at {drawn}, where there is no file")
     logger.close(status)
 
 
@@ -83,23 +135,46 @@ def _metrics(logger: RunLogger, step: int, values: Mapping[str, float]) -> None:
         raise AssertionError(f"metrics() must take any mapping and leave it unchanged: {error}") from error
 
 
-def _check_secret(directory: Path) -> None:
-    for path in directory.rglob("*"):
-        if path.is_file() and SECRET.encode() in path.read_bytes():
-            raise AssertionError(f"{path.name} holds the config's api_key; log no values whose key names a secret")
+def _check_hostile(logger: RunLogger, directory: Path) -> None:
+    """Numbers, names and texts that a model or a plugin may come up with."""
+    directory.mkdir()
+    logger.setup(directory, CONFIG, 0)
+    try:
+        _metrics(logger, 1, {})
+        _metrics(logger, 2, HOSTILE)
+        logger.samples(2, [_hostile_group(text) for text in ("x" * 10_000, "\ud83d", "\0\x1b[31m", "")])
+        logger.samples(3, [])
+    except Exception as error:  # whatever a foreign logger raises here is the finding, and is chained
+        raise AssertionError(
+            f"{type(error).__name__} on names, numbers or texts that runs come up with: {error}; leave them out, "
+            "change them or say it in a log, but let the run go on"
+        ) from error
+    logger.close("finished")
+
+
+def _hostile_group(text: str) -> Group:
+    (trajectory,) = make_group((1.0,)).trajectories
+    prompt = replace(trajectory.prompt, example=Example(prompt=({"role": "user", "content": text},)))
+    return Group(prompt=prompt, trajectories=(replace(trajectory, prompt=prompt, text=text),))
 
 
 def _check_resume(
     make: Callable[[], RunLogger], directory: Path, steps: Callable[[Path], Sequence[int]] | None
 ) -> None:
     """A run that had reached step 4 goes on from its checkpoint of step 2."""
+    first = Counter(steps(directory)) if steps is not None else Counter()
     resumed = make()
     resumed.setup(directory, CONFIG, 2)
     for step in (3, 4, 5):
         _metrics(resumed, step, {"rollout/reward": step / 10, "train/new": 1.0})
     resumed.close("finished")
     if steps is not None:
-        _check_steps(steps(directory), [0, 1, 2, 3, 4, 5], "a run of 4 steps resumed from step 2 up to step 5")
+        logged = steps(directory)
+        _check_steps(logged, [0, 1, 2, 3, 4, 5], "a run of 4 steps resumed from step 2 up to step 5")
+        twice = [step for step, count in Counter(logged).items() if count > max(1, first[step])]
+        require(
+            not twice, f"after a resume from step 2 the steps {twice} are there twice; drop what lies past the step"
+        )
 
 
 def _check_steps(logged: Sequence[int], expected: Sequence[int], what: str) -> None:
@@ -113,3 +188,17 @@ def _check_empty(logger: RunLogger, directory: Path) -> None:
     directory.mkdir()
     logger.setup(directory, {}, 0)
     logger.close("failed")
+
+
+def _check_occupied(logger: RunLogger, path: Path) -> None:
+    """A logger that keeps files, where none can be."""
+    path.touch()
+    try:
+        logger.setup(path, CONFIG, 0)
+        logger.metrics(1, {"rollout/reward": 0.5})
+    except Exception as error:  # noqa: BLE001 - whatever a foreign logger raises here is what is looked at
+        require(str(path) in str(error), f"where nothing can be written the error must name the path, got: {error}")
+    else:
+        raise AssertionError(f"{path} is no directory, and neither setup() nor metrics() said that nothing is kept")
+    finally:
+        logger.close("failed")

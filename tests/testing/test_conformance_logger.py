@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,10 +48,44 @@ class LeavesThread(Lines):
         threading.Thread(target=RELEASE.wait, args=(30,), name="left-behind", daemon=True).start()
 
 
-class WritesConfig(Lines):
+class AppendsOnce(Lines):
+    """Sorted, but with the steps that it had before."""
+
+    def setup(self, run_dir, config, step):
+        self.path = run_dir / "lines"
+
+    def metrics(self, step, values):
+        super().metrics(step, values)
+        self.path.write_text("".join(sorted(self.path.read_text().splitlines(keepends=True))))
+
+
+class ChangesEnvironment(Lines):
     def setup(self, run_dir, config, step):
         super().setup(run_dir, config, step)
-        (run_dir / "config.json").write_text(json.dumps(config))
+        os.environ["LEFT_BEHIND"] = "yes"
+
+
+class RefusesNames(Lines):
+    def metrics(self, step, values):
+        if not all(name.isascii() for name in values):
+            raise ValueError("names must be ASCII")
+        super().metrics(step, values)
+
+
+class SwallowsErrors(Lines):
+    def setup(self, run_dir, config, step):
+        self.is_lost = not run_dir.is_dir()
+        if not self.is_lost:
+            super().setup(run_dir, config, step)
+
+    def metrics(self, step, values):
+        if not self.is_lost:
+            super().metrics(step, values)
+
+
+class NamesNoFile(Lines):
+    def new_figures(self):
+        return {"reward": Path("nowhere.png")}
 
 
 class OpensInConstructor(Lines):
@@ -72,13 +108,18 @@ def test_a_sound_logger_passes(tmp_path):
     ("mutant", "message"),
     [
         (Appends, "on resume drop what lies past the step"),
+        (AppendsOnce, r"the steps \[3, 4\] are there twice"),
         (Mutates, "leave it unchanged"),
         (LeavesThread, "left-behind"),
-        (WritesConfig, "api_key"),
+        (ChangesEnvironment, "the environment"),
+        (RefusesNames, "names must be ASCII"),
+        (SwallowsErrors, "neither setup"),
+        (NamesNoFile, "where there is no file"),
         (OpensInConstructor, "does not pickle before setup"),
     ],
 )
-def test_planted_bugs_fail(tmp_path, mutant, message):
+def test_planted_bugs_fail(tmp_path, mutant, message, monkeypatch):
+    monkeypatch.setenv("LEFT_BEHIND", "no")
     with pytest.raises(AssertionError, match=message):
         check_logger(mutant, tmp_path, steps=steps)
     RELEASE.set()

@@ -165,7 +165,7 @@ class Trainer:
                     batch = run.prepare(groups)
                 with run.phase("train"):
                     run.train(batch)
-                self.step += 1
+                    self.step += 1
                 is_evaluation_due = run.should("evaluate")
                 if run.should("sync_weights") or (is_evaluation_due and run.is_engine_behind):
                     with run.phase("sync_weights"):

@@ -31,9 +31,9 @@ class Surroundings:
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
         os.fchdir(self._directory)
-        for number, copy in self._outputs.items():
-            os.dup2(copy, number)
-        for number, (name, stream) in enumerate(self._streams.items(), start=1):
+        for descriptor, copy in self._outputs.items():
+            os.dup2(copy, descriptor)
+        for descriptor, (name, stream) in enumerate(self._streams.items(), start=1):
             if stream.closed:
-                stream = self._streams[name] = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
+                stream = self._streams[name] = open(descriptor, "w", buffering=1, closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

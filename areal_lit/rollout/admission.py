@@ -62,9 +62,10 @@ class Admission:
         self._waiter: asyncio.Future[None] | None = None
         self._has_failed = False
         self._has_told_too_long = False
-        self._is_interrupted = False
+        self.is_interrupted = False
         self.is_open = False
         self.num_consumed = 0
+        self.taken: list[Group] = []
         self.counters = RolloutCounters()
         self.finished: deque[Group] = deque()
 
@@ -76,7 +77,7 @@ class Admission:
         """
         self.is_open = True
         wanted = self._settings.groups_per_step
-        while not self._is_interrupted:
+        while not self.is_interrupted:
             self._drop_stale(step)
             if not self._deterministic or not self._running:
                 self.admit()
@@ -91,9 +92,15 @@ class Admission:
             await self._waiter
         return []
 
+    def take_back(self) -> None:
+        """What the last ``take`` consumed was not trained on: its prompts are pending again."""
+        self._stream.push_back(group.prompt for group in self.taken)
+        self.num_consumed -= len(self.taken)
+        self.taken = []
+
     def interrupt(self) -> None:
         """No step is begun any more. What is ready or running stays pending, for a checkpoint."""
-        self._is_interrupted = True
+        self.is_interrupted = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -190,7 +197,8 @@ class Admission:
         self.num_consumed += count
         self._rejections.note_consumed()
         self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
-        return [group for group, _ in taken]
+        self.taken = [group for group, _ in taken]
+        return self.taken
 
     def _is_stale(self, oldest: int | None, step: int) -> bool:
         return is_stale(step=step, oldest_version=oldest, max_staleness=self._settings.max_staleness)

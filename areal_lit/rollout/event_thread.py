@@ -65,21 +65,26 @@ class EventThread:
         timeout_s: float,
         what: str,
         describe: Callable[[], str] | None = None,
+        despite_failure: bool = False,
     ) -> T:
         """The coroutine's result, computed on the event loop while this thread waits.
 
         Raises what the coroutine or ``fail`` raised, or TimeoutError naming ``what`` (and what ``describe`` adds, and
         where the event loop is blocked, if it is).
+
+        Args:
+            despite_failure: ``fail`` does not end this wait.
         """
         loop = self._loop
         assert threading.current_thread() is not self._thread, f"{what} would wait for its own thread"
-        if self._failed.done() or loop is None or not self._is_alive():
+        is_failed = self._failed.done() and not despite_failure
+        if is_failed or loop is None or not self._is_alive():
             coroutine.close()
             self._raise_failure()
             raise RuntimeError(f"cannot wait for {what}: the {self.name} thread does not run")
         task: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
-            waited: list[Future[Any]] = [task, self._failed]
+            waited: list[Future[Any]] = [task] if despite_failure else [task, self._failed]
             ended = wait(waited, timeout=timeout_s, return_when=FIRST_COMPLETED).done
         finally:
             if not task.done():

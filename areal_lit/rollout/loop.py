@@ -66,6 +66,7 @@ class RolloutLoop:
             keep_finished=lambda: bool(hooks.rollout_finish.get_hookimpls()), on_failure=self._thread.fail,
         )  # fmt: skip
         self._metrics: list[Metric] = []
+        self._evaluations: set[asyncio.Future[list[Group]]] = set()
         self._deterministic = deterministic
         self._activity = activity or Activity()
 
@@ -92,8 +93,16 @@ class RolloutLoop:
         self._thread.fail(error)
 
     def interrupt(self) -> None:
-        """End this and every later wait for a batch, which then has no groups. For any thread and signal handlers."""
-        self._thread.post(self._admission.interrupt)
+        """End this and every later wait for a batch or an evaluation, which then has no groups.
+
+        For any thread and signal handlers.
+        """
+        self._thread.post(self._interrupt)
+
+    def _interrupt(self) -> None:
+        self._admission.interrupt()
+        for task in self._evaluations:
+            task.cancel()
 
     def limit(self, limits: Limits) -> None:
         """What sequences and answers are held to from the next request on. For any thread."""
@@ -115,6 +124,7 @@ class RolloutLoop:
                 running=admission.num_running, ready=admission.num_ready, budget_used=admission.budget_used
             )
 
+        self._admission.taken = []  # what was taken before was trained on
         with self._activity.during(lambda: f"waiting for {self._admission.missing()}"):
             groups, counters = self._thread.run(
                 take(),
@@ -138,10 +148,11 @@ class RolloutLoop:
 
     def evaluate(
         self, prompts: Sequence[tuple[Prompt, Source]], *, samples: int, sampling: Sampling, timeout_s: float
-    ) -> list[Group]:
+    ) -> list[Group] | None:
         """A group of ``samples`` trajectories per prompt, in order; never held back by staleness, never filtered.
 
-        An episode that fails for good is a trajectory without tokens that says so in ``unscored``.
+        An episode that fails for good is a trajectory without tokens that says so in ``unscored``. None after an
+        ``interrupt``.
         """
         ended: list[Prompt] = []
         with self._activity.during(lambda: f"waiting for {len(prompts) - len(ended)} of {len(prompts)} prompts"):
@@ -162,7 +173,10 @@ class RolloutLoop:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the data with what is pending, and how many groups were consumed: one consistent cut."""
+        """Position in the data with what is pending, and how many groups were consumed: one consistent cut.
+
+        To be had after a failure too: it depends on nothing that may have failed but this process.
+        """
 
         async def look() -> dict[str, Any]:
             return {
@@ -173,6 +187,14 @@ class RolloutLoop:
 
         return self._call(look(), "the rollout state")
 
+    def give_back(self) -> None:
+        """What the last ``next_batch`` took, even if it failed then, is pending again; for a last ``state_dict``."""
+
+        async def take_back() -> None:
+            self._admission.take_back()
+
+        self._call(take_back(), "groups to be given back")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back ``state_dict`` before the first ``next_batch``: pending prompts run first, under their old ids."""
         assert not self._admission.is_open, "rollouts run already; load before the first next_batch"
@@ -182,11 +204,15 @@ class RolloutLoop:
         self._admission.num_consumed = steps * self._settings.groups_per_step + rest
 
     def _call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        return self._thread.run(coroutine, timeout_s=CALL_TIMEOUT_S, what=what, describe=self._admission.describe)
+        return self._thread.run(
+            coroutine, timeout_s=CALL_TIMEOUT_S, what=what, describe=self._admission.describe, despite_failure=True
+        )
 
     async def _evaluate(
         self, prompts: Sequence[tuple[Prompt, Source]], samples: int, sampling: Sampling, ended: list[Prompt]
-    ) -> list[Group]:
+    ) -> list[Group] | None:
+        if self._admission.is_interrupted:
+            return None
         places = asyncio.Semaphore(self._settings.concurrency)
 
         async def run_one(prompt: Prompt, source: Source) -> Group:
@@ -196,4 +222,13 @@ class RolloutLoop:
                 ended.append(prompt)
                 return group
 
-        return await asyncio.gather(*(run_one(prompt, source) for prompt, source in prompts))
+        evaluation = asyncio.ensure_future(asyncio.gather(*(run_one(prompt, source) for prompt, source in prompts)))
+        self._evaluations.add(evaluation)
+        try:
+            return await evaluation
+        except asyncio.CancelledError:
+            if self._admission.is_interrupted:
+                return None
+            raise
+        finally:
+            self._evaluations.discard(evaluation)

@@ -17,7 +17,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """A context manager that takes over SIGINT, SIGTERM and SIGHUP (in the main thread; elsewhere it does nothing).
 
-    Until ``is_patient`` is set, while nothing can be lost, the first signal raises KeyboardInterrupt too.
+    Until ``is_patient`` is set, while nothing can be lost, the first signal raises KeyboardInterrupt too. Once
+    ``is_ending`` is set, when processes are being ended within seconds, no signal does anything any more.
 
     Args:
         on_request: told of the first signal, within the handler: it must neither wait nor take a lock.
@@ -26,6 +27,7 @@ class Interrupts:
     def __init__(self, on_request: Callable[[], None]) -> None:
         self.requested = False
         self.is_patient = False
+        self.is_ending = False
         self._on_request = on_request
         self._previous: dict[int, Any] = {}
 
@@ -41,6 +43,8 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_ending:
+            return
         is_first, self.requested = not self.requested, True
         if not (is_first and self.is_patient):
             raise KeyboardInterrupt

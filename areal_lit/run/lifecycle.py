@@ -10,7 +10,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.activity import Activity
-from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, read_state, whole_checkpoint
+from areal_lit.checkpointing import CheckpointError, CheckpointStore, CheckpointWriter, read_state, whole_checkpoint
 from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied
-from areal_lit.plugins import create_plugin_manager, load_defaults
+from areal_lit.plugins import HookError, create_plugin_manager, load_defaults
 from areal_lit.prompts import PromptStream
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DEATH_IS_KNOWN_S = 2.0
+GO_ON = 'go on with --resume auto, fit(resume="auto")'
 
 Checkpoint = tuple[Path, Mapping[str, Any]]
 """Where it lies, and its state."""
@@ -114,6 +115,7 @@ class Lifecycle:
     def run(self) -> Iterator[Run]:
         """Start, hand over to the loop, complete, end."""
         status: Status = "failed"
+        run = None
         with self._exit:
             try:
                 run = self._start()
@@ -125,6 +127,8 @@ class Lifecycle:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 cause = self._cause(error)
                 self._report(cause)
+                if run is not None and not self._is_evaluation:
+                    self._rescue(run, cause)
                 if cause is not error:
                     raise cause from error  # the death behind the error is what the user needs to read
                 raise
@@ -132,7 +136,7 @@ class Lifecycle:
                 self._tell_end(status)
             self._loggers.check()
         if status == "interrupted":
-            told = f'interrupted at step {self._trainer.step}; go on with --resume auto, fit(resume="auto")'
+            told = f"interrupted at step {self._trainer.step}; {GO_ON}"
             logger.info(told)
             raise KeyboardInterrupt(told)
 
@@ -148,7 +152,7 @@ class Lifecycle:
         clock = PhaseClock()
         callbacks, hook = self._load_plugins(clock, store)
         self._exit.enter_context(self._interrupts)
-        self._exit.callback(trainer.launcher.stop)
+        self._end_with(trainer.launcher.stop)
         trainer.launcher.setup(directory.logs, self._on_death, trainer.logs)
         groups = start_roles(trainer, watch=self._watch)
         setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
@@ -248,7 +252,7 @@ class Lifecycle:
             trainer, stream=data.stream, sources=data.sources, evaluation_sources=data.evaluation_sources,
             codec=data.codec, policy=policy, hook=hook, directory=directory,
         )  # fmt: skip
-        self._exit.callback(online.stop)
+        self._end_with(online.stop)
         online.start(engines)
         return online
 
@@ -319,11 +323,42 @@ class Lifecycle:
         logger.error("run failed at step %d", self._trainer.step, exc_info=error)
         error.add_note(f"traceback: {self._directory.log}")
 
+    def _rescue(self, run: Run, error: BaseException) -> None:
+        """Save what was trained if the failure left that whole, and say from where the run can go on."""
+        step = self._trainer.step
+        if isinstance(error, KeyboardInterrupt):
+            error.args = (f"stopped at step {step} without saving; {GO_ON} from the last checkpoint",)
+            return
+        is_saved = False
+        # a process that died cannot save, and a disk that was full still is
+        if self._failure is None and not isinstance(error, CheckpointError):
+            try:
+                is_saved = run.rescue()
+            # the first failure is the one to report; whatever else a broken run raises now is written down
+            except Exception:
+                logger.exception("step %d could not be saved after the failure", step)
+        error.add_note(f"step {step} is saved; {GO_ON}" if is_saved else f"{GO_ON} from the last checkpoint, if any")
+
+    def _end_with(self, stop: Callable[[], None]) -> None:
+        """Have something stopped at the end. A further signal does not keep it, nor what comes after it, from that."""
+
+        def uninterrupted() -> None:
+            self._interrupts.is_ending = True
+            stop()
+
+        self._exit.callback(uninterrupted)
+
     def _tell_end(self, status: Status) -> None:
         with ExitStack() as closing:
             closing.callback(self._loggers.close, status)
-            if self._hook is not None:
+            if self._hook is None:
+                return
+            try:
                 self._hook.fit_end(trainer=self._trainer, status=status)
+            except HookError as error:
+                if status == "finished":
+                    raise
+                logger.error("%s", error)  # what ended the run is what is raised
 
 
 def _listed(name: str, parts: Sequence[Component]) -> dict[str, Component]:

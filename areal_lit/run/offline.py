@@ -24,20 +24,27 @@ class OfflineBatches:
         self._algorithm = algorithm
         self._codec = codec
         self._groups_per_step = groups_per_step
+        self._taken: list[Prompt] = []
         self._num_tokens = 0
         self._num_rows = 0
 
     def next_batch(self, step: int) -> list[Group] | None:
         """Groups of one row each; fewer at the end of the data, None after it."""
         groups: list[Group] = []
+        self._taken = []
         while len(groups) < self._groups_per_step:
             prompt = self._stream.next()
             if prompt is None:
                 break
+            self._taken.append(prompt)
             groups.append(encode_row(self._algorithm, prompt, self._codec))
         self._num_rows += len(groups)
         self._num_tokens += sum(len(t.token_ids) for group in groups for t in group.trajectories)
         return groups or None
+
+    def give_back(self) -> None:
+        """What the last ``next_batch`` took was not trained on."""
+        self._stream.push_back(self._taken)
 
     def metrics(self) -> list[Metric]:
         """Rows and tokens since the last call."""

@@ -124,6 +124,10 @@ class Online:
     def next_batch(self, step: int) -> list[Group] | None:
         return self._loop.next_batch(step)
 
+    def give_back(self) -> None:
+        """What the last ``next_batch`` took was not trained on."""
+        self._loop.give_back()
+
     def finished(self) -> list[Group]:
         """Groups that completed since the last call."""
         return self._loop.drain_finished()
@@ -147,7 +151,8 @@ class Online:
         """The same alarm where ranks compared their current log-probs, for want of proximal ones."""
         self._alarm.check_metrics(metrics, step)
 
-    def evaluate(self, prompts: Sequence[Prompt], source: Source, *, timeout_s: float) -> list[Group]:
+    def evaluate(self, prompts: Sequence[Prompt], source: Source, *, timeout_s: float) -> list[Group] | None:
+        """A group per prompt; None when the run is asked to stop meanwhile."""
         settings = self._trainer.evaluation
         return self._loop.evaluate(
             [(prompt, source) for prompt in prompts],

@@ -65,6 +65,8 @@ class Run:
         self._evaluation: Mapping[str, float] = {}
         self._is_ready_to_save = False
         self._saved_step = trainer.step  # what a run starts from needs no saving
+        self._has_taken = False
+        self._is_training = False
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -103,6 +105,7 @@ class Run:
 
     def next_batch(self) -> list[Group] | None:
         """The groups of the next step; None when the data ended or the run is to stop."""
+        self._has_taken = True
         return self.batches.next_batch(self.trainer.step)
 
     def prepare(self, groups: Sequence[Group]) -> TokenBatch:
@@ -117,6 +120,7 @@ class Run:
     def train(self, batch: TokenBatch) -> None:
         """One optimizer step per mini-batch for every trained role, then the schedules."""
         trainer = self.trainer
+        self._is_training = True
         trained = {name: self._roles[name] for name in trainer.algorithm.heads}
         for minibatch in split_minibatches(batch, trainer.num_minibatches, seed=trainer.seed + trainer.step):
             weighed = trainer.algorithm.weigh(minibatch)
@@ -127,6 +131,7 @@ class Run:
                 self._metrics += metrics
         for group in trained.values():
             group.end_step()
+        self._has_taken = self._is_training = False
         if not self._is_ready_to_save:
             self._state.prepare_capture()
             self._is_ready_to_save = True
@@ -139,7 +144,7 @@ class Run:
         self._hook.weights_synced(trainer=self.trainer, version=self._version, seconds=time.monotonic() - start)
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics of every evaluation set, logged and returned."""
+        """Metrics of every evaluation set, logged and returned; none if the run is asked to stop meanwhile."""
         trainer, settings = self.trainer, self.trainer.evaluation
         deadline = time.monotonic() + settings.timeout_s
         metrics: list[Metric] = []
@@ -149,6 +154,8 @@ class Run:
                 metrics += self._offline_loss(name, prompts)
                 continue
             groups = self.batches.evaluate(prompts, source, timeout_s=max(0.0, deadline - time.monotonic()))
+            if groups is None:
+                return {}
             metrics += evaluation_metrics(
                 name, groups, samples=settings.samples, success_reward=settings.success_reward
             )
@@ -171,16 +178,19 @@ class Run:
 
     def save(self) -> None:
         """Have a checkpoint of everything written: while training goes on or, after the last step, before returning."""
-        trainer = self.trainer
-        goes_on = trainer.checkpoint.in_background and not self.is_done
-        evaluation = self._evaluation if self._evaluated_step == trainer.step else {}
-        self._wait_for_checkpoint()
-        self._writer.write(
-            trainer.step, lambda path: self._state.capture(path, evaluation=evaluation, in_background=goes_on)
-        )
-        self._saved_step = trainer.step
-        if not goes_on:
-            self._wait_for_checkpoint()
+        self._save(goes_on=self.trainer.checkpoint.in_background and not self.is_done)
+
+    def rescue(self) -> bool:
+        """Save, before returning, what a run had trained when something else failed.
+
+        False if nothing is new, if the recipe wants no checkpoint at the end, or if a step was half done.
+        """
+        if self._is_training or self._saved_step == self.trainer.step or not self.trainer.checkpoint.at_end:
+            return False
+        if self._has_taken:
+            self.batches.give_back()
+        self._save(goes_on=False)
+        return True
 
     def complete(self) -> None:
         """The run's last duties: what ``at_end`` asks for and was not due anyway. Interrupted runs are only saved."""
@@ -205,6 +215,17 @@ class Run:
             self._hook.rollout_finish(trainer=self.trainer, group=group)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _save(self, *, goes_on: bool) -> None:
+        trainer = self.trainer
+        evaluation = self._evaluation if self._evaluated_step == trainer.step else {}
+        self._wait_for_checkpoint()
+        self._writer.write(
+            trainer.step, lambda path: self._state.capture(path, evaluation=evaluation, in_background=goes_on)
+        )
+        self._saved_step = trainer.step
+        if not goes_on:
+            self._wait_for_checkpoint()
 
     def _wait_for_checkpoint(self) -> None:
         with self.trainer.activity.during("writing a checkpoint"):

@@ -586,7 +586,8 @@ def test_failure_told_by_a_watcher_ends_the_wait(make: Make) -> None:
         loop.next_batch(0)
     timer.join()
     with pytest.raises(ProcessDied):
-        loop.state_dict()
+        loop.next_batch(0)
+    assert pending_ids(loop) == [0, 1, 2, 3], "what is to be saved is to be had still"
 
 
 def test_wait_ends_at_its_deadline_and_says_where_things_stand(make: Make) -> None:
@@ -661,6 +662,55 @@ def test_a_signal_at_any_time_loses_and_repeats_no_prompt(make: Make, n: int, ma
     state = loop.state_dict()
     assert state["num_consumed"] == len(trained) == 4 * step
     assert sorted([*trained, *pending_ids(loop)]) == list(range(state["stream"]["next_id"]))
+
+
+def test_an_interrupted_evaluation_has_no_groups(make: Make) -> None:
+    loop = make(settings(), engine=ScriptedEngine(never()))
+    of = source(1)
+    prompt = Prompt(prompt_id=0, source="eval", row=0, epoch=0, example=of.examples[0])
+    timer = threading.Timer(0.05, loop.interrupt)
+    timer.start()
+    for _ in range(2):
+        assert loop.evaluate([(prompt, of)], samples=1, sampling=Sampling(), timeout_s=20.0) is None
+    timer.join()
+
+
+def test_groups_given_back_are_pending_again(make: Make) -> None:
+    engine = ScriptedEngine()
+    loop = make(settings(), engine=engine)
+    run_steps(loop, engine, range(1))
+    assert ids(loop.next_batch(1)) == [4, 5, 6, 7]
+    loop.fail(OSError("elsewhere"))
+    loop.give_back()
+    assert pending_ids(loop) == [4, 5, 6, 7]
+    assert loop.state_dict()["num_consumed"] == 4
+    with pytest.raises(OSError, match="elsewhere"):
+        loop.next_batch(1)
+    loop.give_back()
+    assert pending_ids(loop) == [4, 5, 6, 7], "a wait that fails at once has taken nothing"
+
+
+def test_what_a_failing_filter_or_hook_was_asked_about_stays_pending(make: Make) -> None:
+    class Fails(Filter):
+        def accept(self, group: Group) -> bool:
+            raise KeyError(group.prompt.row)
+
+    loop = make(settings(), filters=[Fails()])
+    with pytest.raises(
+        RuntimeError, match=r"filter .*Fails \(no distribution\) raised KeyError: \d, on the group"
+    ):
+        loop.next_batch(0)
+    assert pending_ids(loop) == [0, 1, 2, 3]
+
+    class Vetoes:
+        @hookimpl
+        def rollout_admit(self, prompt: Prompt) -> bool:
+            raise KeyError(prompt.row)
+
+    loop = make(settings(), plugins=[Vetoes()])
+    with pytest.raises(KeyError):
+        loop.next_batch(0)
+    assert pending_ids(loop) == [0]
 
 
 def test_an_interrupted_wait_has_no_batch_nor_any_after_it(make: Make) -> None:

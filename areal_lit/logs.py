@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from areal_lit.files import naming
 from areal_lit.secrets import LONGEST, redact_text
 
 READ_BYTES = 1 << 16
@@ -72,10 +74,13 @@ class BoundedFile:
         return self.path.open("ab", buffering=0)
 
     def write(self, data: bytes) -> None:
-        """Append. Raises OSError as files do."""
-        if self._size and self._size + len(data) > self._max_bytes:
-            self._rotate()
-        self._file.write(data)
+        """Append. Raises OSError naming the file."""
+        with naming(self.path):
+            if self._size and self._size + len(data) > self._max_bytes:
+                self._rotate()
+            rest = memoryview(data)
+            while rest:  # a disk that fills up takes a part
+                rest = rest[self._file.write(rest) :]
         self._size += len(data)
 
     def close(self) -> None:
@@ -111,15 +116,20 @@ def rotated(path: Path) -> list[Path]:
 
 
 class LogHandler(logging.Handler):
-    """Takes log records to a bounded file."""
+    """Takes log records to a bounded file; once that cannot be written, says so on stderr and drops them."""
 
     def __init__(self, file: BoundedFile) -> None:
         super().__init__()
         self._file = file
+        self._is_lost = False
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._file.write(f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        except OSError as error:
+            if not self._is_lost and sys.stderr is not None:
+                print(f"the log is not complete: {error}", file=sys.stderr)
+            self._is_lost = True
         except Exception:  # noqa: BLE001 - as logging has it: a message that cannot be kept must not end who sent it
             self.handleError(record)
 

@@ -143,7 +143,7 @@ class WeightSyncer:
         start = time.monotonic()
         timeout_s = self.settings.timeout_s
         manifest = self._manifest()
-        source = self._transport.plan(version, manifest, num_receivers=self.num_receivers, directory=self._directory)
+        source = self._plan(version, manifest)
         try:
             self._on_engine(
                 lambda: self._backend.pause(self._sync_mode), version, f"the engine to pause ({self._sync_mode})"
@@ -161,6 +161,12 @@ class WeightSyncer:
         finally:
             self._transport.finish(source)
         return paused
+
+    def _plan(self, version: int, manifest: tuple[TensorInfo, ...]) -> WeightSource:
+        try:
+            return self._transport.plan(version, manifest, num_receivers=self.num_receivers, directory=self._directory)
+        except OSError as error:
+            raise WeightSyncError(f"sync of version {version} failed before anything was sent: {error}") from error
 
     def _on_engine(self, call: Callable[[], Coroutine[Any, Any, _T]], version: int, what: str) -> _T:
         try:

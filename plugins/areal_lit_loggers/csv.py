@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from areal_lit.contracts import RunLogger
+from areal_lit.files import naming
 
 
 class Csv(RunLogger):
@@ -51,10 +52,11 @@ class Csv(RunLogger):
             self._columns += new
             _, rows = read_rows(self._path, until=step - 1 if merge else step)
             self._rewrite(rows)
-        self._file.seek(self._last_offset)
-        self._file.write(_encode([[_cell(self._last.get(name)) for name in self._columns]]))
-        self._file.truncate()
-        self._file.flush()
+        with naming(self._path):
+            self._file.seek(self._last_offset)
+            self._file.write(_encode([[_cell(self._last.get(name)) for name in self._columns]]))
+            self._file.truncate()
+            self._file.flush()
 
     def close(self, status: str) -> None:
         if self._file is not None:
@@ -66,9 +68,10 @@ class Csv(RunLogger):
         if self._file is not None:
             self._file.close()
         partial = self._path.with_name(f".{self._path.name}.partial")
-        partial.write_bytes(_encode([self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]))
-        os.replace(partial, self._path)
-        self._file = self._path.open("r+b")
+        with naming(self._path):
+            partial.write_bytes(_encode([self._columns, *([row.get(c, "") for c in self._columns] for row in rows)]))
+            os.replace(partial, self._path)
+            self._file = self._path.open("r+b")
         self._last_offset = self._file.seek(0, os.SEEK_END)
 
 

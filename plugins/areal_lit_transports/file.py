@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts.transport import WeightTransport
+from areal_lit.files import naming
 from areal_lit.types import TensorInfo, WeightSource
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 PREFIX = "areal-lit-weights"
 ALIGNMENT = 64
+MORE_ROOM = "enlarge it (docker: --shm-size) or set the transport's `directory`"
 
 DTYPES = {
     "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
@@ -123,7 +125,8 @@ _KEPT: dict[tuple[int, int, int], mmap.mmap] = {}
 
 def mapped(path: str, size: int, *, keep: bool) -> mmap.mmap:
     """The file of this size, created if need be and mapped for writing. Raises OSError when there is no room."""
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+    way_out = f"the weights take {size} bytes: {MORE_ROOM}"
+    with naming(path, way_out=way_out), open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
         file.truncate(size)
         if hasattr(os, "posix_fallocate"):  # without its pages a mapping ends the process when memory runs out
             os.posix_fallocate(file.fileno(), 0, size)
@@ -152,10 +155,7 @@ def check_space(folder: Path, spare: str, size: int) -> None:
     held = os.stat(spare).st_size if os.path.exists(spare) else 0
     free = shutil.disk_usage(folder).free + held
     if size > free:
-        raise OSError(
-            f"the weights take {size} bytes, but {folder} has {free} free; enlarge it (docker: --shm-size) or set the "
-            "transport's `directory`"
-        )
+        raise OSError(f"the weights take {size} bytes, but {folder} has {free} free; {MORE_ROOM}")
 
 
 def remove(path: str) -> None:

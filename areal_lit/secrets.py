@@ -88,6 +88,18 @@ def redact(value: Any) -> Any:
     return _copy(value, "", False, [])
 
 
+def hidden_keys(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a redacted value lacks a secret."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from hidden_keys(item, (*keys, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from hidden_keys(item, (*keys, str(index)))
+    elif value == HIDDEN:
+        yield keys
+
+
 def redact_text(text: str) -> str:
     """The text with known secrets, tokens of well-known shape and passwords in URLs hidden."""
     for value in _known():

@@ -6,12 +6,16 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
 
+from areal_lit.secrets import redact_terminal
+
 COMMANDS = {
     "fit": "train",
     "evaluate": "run a recipe's evaluation sets, on a checkpoint or on the model it starts from",
     "validate": "check a recipe and show what it would start, starting nothing",
     "plugins": "list what is installed, look for broken plugins, start a plugin of your own",
     "recipes": "list, show and copy the recipes that ship with areal-lit",
+    "samples": "browse what a run's model wrote, with rewards and versions",
+    "compare": "show what runs differ in, their metrics side by side, and curves",
 }
 
 FINISHED, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -19,6 +23,7 @@ FINISHED, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns 0 when it finished, 1 when it failed, 2 for wrong use, 130 when it was interrupted."""
+    redact_terminal()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -43,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         from areal_lit.plugins import PluginError
         from areal_lit.recipes import RecipeError
+        from areal_lit.run_records import RecordsError
 
-        if not isinstance(error, (RecipeError, PluginError)):
+        if not isinstance(error, (RecipeError, PluginError, RecordsError)):
             raise
         return _refuse(name, str(error))
 

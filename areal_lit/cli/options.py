@@ -10,6 +10,7 @@ from typing import Any
 
 from areal_lit.checkpointing import EXAMPLE
 from areal_lit.recipes import Recipe, RecipeError, resolve
+from areal_lit.secrets import redact
 
 COMMON = {
     "--config FILE|NAME": "a recipe: a file, or the name of a shipped one; may be repeated, later ones win",
@@ -103,7 +104,7 @@ def read_recipe(options: Options) -> Recipe | None:
     for note in recipe.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.is_print_config:
-        print(as_yaml(recipe.config), end="")
+        print(as_yaml(redact(recipe.config)), end="")
         return None
     return recipe
 

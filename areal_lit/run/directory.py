@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -14,15 +15,16 @@ from typing import IO, Any
 import yaml
 
 from areal_lit.logs import DEFAULT_LOGS, LogHandler, Logs
+from areal_lit.run.versions import versions
 from areal_lit.secrets import RedactingFormatter, learn, redact
 
-_NO_RESULTS = ("config.yaml", ".config.yaml", ".lock", "logs", "evaluations")
+_NO_RESULTS = ("config.yaml", ".config.yaml", "versions.json", ".lock", "logs", "evaluations")
 _MARKER = ".areal-lit-run"
 """An empty file in a directory that holds a run and nothing else, which may be deleted therefore."""
 
 
 class RunDirectory:
-    """``runs/NAME`` with config.yaml, logs/ and checkpoints/; locked while open.
+    """``runs/NAME`` with config.yaml, versions.json, logs/ and checkpoints/; locked while open.
 
     Args:
         path: the directory.
@@ -74,6 +76,7 @@ class RunDirectory:
         partial = self.path / ".config.yaml"
         partial.write_text(yaml.safe_dump(redact(self._config), sort_keys=False))
         partial.rename(self.path / "config.yaml")
+        (self.path / "versions.json").write_text(json.dumps(versions(), indent=2))
         if self._replaced is not None and _is_marked(self._replaced):
             shutil.rmtree(self._replaced)
 

@@ -1,26 +1,35 @@
-"""samples.jsonl: what the model wrote, with its rewards, for people to read."""
+"""samples.jsonl: what the model wrote, with its rewards, for people to read (``areal-lit samples RUN``)."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from areal_lit.contracts import RunLogger
+from areal_lit.logs import MIB, BoundedFile
+from areal_lit.run_records import cut_samples
+from areal_lit.secrets import redact_text
 from areal_lit.types import Group, Trajectory
 
 
 class Samples(RunLogger):
-    """Writes ``samples.jsonl``: a line per logged trajectory.
+    """Writes ``samples.jsonl``: a line per logged trajectory, without secrets.
+
+    At most ``groups_per_step`` · ``samples_per_group`` are written of every ``every_steps``-th step, and at most
+    ``max_mb`` · ``num_files`` are kept (256 MiB by default, the newest).
 
     Args:
         every_steps: log on every so many steps.
         groups_per_step: prompts logged of such a step.
         samples_per_group: completions logged of each: the best, the worst, then others in order.
         max_characters: longer prompts and completions are cut in the middle; 0 keeps them whole.
+        max_tokens: id, version and log-prob of each token are logged where at most so many were drawn; 0 logs none.
+        max_mb: size in MiB at which the file is moved to ``samples.jsonl.1`` and begun anew.
+        num_files: kept, the one being written included; older ones are deleted.
         file_name: in the run's directory.
     """
 
@@ -31,6 +40,9 @@ class Samples(RunLogger):
         groups_per_step: int = 1,
         samples_per_group: int = 2,
         max_characters: int = 20_000,
+        max_tokens: int = 4096,
+        max_mb: float = 64.0,
+        num_files: int = 4,
         file_name: str = "samples.jsonl",
     ) -> None:
         for name, value, least in (
@@ -38,24 +50,27 @@ class Samples(RunLogger):
             ("groups_per_step", groups_per_step, 1),
             ("samples_per_group", samples_per_group, 1),
             ("max_characters", max_characters, 0),
+            ("max_tokens", max_tokens, 0),
+            ("num_files", num_files, 2),
         ):
             if value < least:
                 raise ValueError(f"{name} must be >= {least}, got {value}")
+        if not max_mb > 0:
+            raise ValueError(f"max_mb must be > 0, got {max_mb}")
         self.every_steps = every_steps
         self.groups_per_step = groups_per_step
         self.samples_per_group = samples_per_group
         self.max_characters = max_characters
+        self.max_tokens = max_tokens
+        self.max_mb = max_mb
+        self.num_files = num_files
         self.file_name = file_name
-        self._file: IO[str] | None = None
+        self._file: BoundedFile | None = None
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         path = run_dir / self.file_name
-        kept = _lines_until(path, step) if step > 0 and path.exists() else []
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(b"".join(kept))
-        os.replace(partial, path)
-        # half a surrogate pair cannot be UTF-8; its escape is the same character in JSON
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        cut_samples(path, step)
+        self._file = BoundedFile(path, max_bytes=int(self.max_mb * MIB), num_files=self.num_files)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers are not kept here."""
@@ -70,8 +85,8 @@ class Samples(RunLogger):
         for group in groups[: self.groups_per_step]:
             for trajectory in _telling(group.trajectories, self.samples_per_group):
                 record = json.dumps(self._record(step, trajectory), ensure_ascii=False, allow_nan=False)
-                self._file.write(f"{record}\n")
-        self._file.flush()
+                # half a surrogate pair cannot be UTF-8; its escape is the same character in JSON
+                self._file.write(f"{record}\n".encode(errors="backslashreplace"))
 
     def close(self, status: str) -> None:
         if self._file is not None:
@@ -89,18 +104,31 @@ class Samples(RunLogger):
             "prompt": self._cut(prompt) if isinstance(prompt, str) else [self._message(message) for message in prompt],
             "completion": self._cut(trajectory.text),
             "reward": _number(trajectory.reward),
-            "unscored": trajectory.unscored,
+            "unscored": redact_text(trajectory.unscored),
             "parts": {name: _number(value) for name, value in trajectory.reward_parts.items()},
             "versions": [int(versions.min()), int(versions.max())] if versions.size else [],
             "stop_reason": trajectory.stop_reason,
             "num_tokens": len(trajectory.token_ids),
             "num_generated": trajectory.num_generated,
+            "tokens": self._tokens(trajectory),
+        }
+
+    def _tokens(self, trajectory: Trajectory) -> dict[str, Any] | None:
+        """Of every drawn token id, log-prob and version; not of a text that holds a secret."""
+        drawn = trajectory.loss_mask
+        if not 0 < trajectory.num_generated <= self.max_tokens or redact_text(trajectory.text) != trajectory.text:
+            return None
+        return {
+            "ids": trajectory.token_ids[drawn].tolist(),
+            "logprobs": [_number(round(logprob, 3)) for logprob in trajectory.logprobs[drawn].tolist()],
+            "versions": [[version, len(list(run))] for version, run in groupby(trajectory.versions[drawn].tolist())],
         }
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, str]:
         return {"role": str(message["role"]), "content": self._cut(str(message["content"]))}
 
     def _cut(self, text: str) -> str:
+        text = redact_text(text)
         if not self.max_characters or len(text) <= self.max_characters:
             return text
         half = self.max_characters // 2
@@ -123,10 +151,3 @@ def _telling(trajectories: Sequence[Trajectory], num: int) -> list[Trajectory]:
 
 def _reward(trajectory: Trajectory) -> float:
     return -math.inf if trajectory.reward is None or math.isnan(trajectory.reward) else trajectory.reward
-
-
-def _lines_until(path: Path, step: int) -> list[bytes]:
-    """Whole lines up to a step; a torn last line is left out."""
-    with path.open("rb") as file:
-        whole = [line for line in file if line.endswith(b"\n")]
-    return [line for line in whole if json.loads(line)["step"] <= step]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from areal_lit.run_records import SampleIndex
 from areal_lit.testing import check_logger
 from areal_lit.testing.filter import make_group
 from areal_lit_loggers.samples import Samples
@@ -50,6 +51,7 @@ def test_a_record_says_what_happened(tmp_path):
             "stop_reason": "length",
             "num_tokens": 4,
             "num_generated": 3,
+            "tokens": {"ids": [1, 2, 3], "logprobs": [-1.0, -1.0, -1.0], "versions": [[3, 2], [4, 1]]},
         }
     ]
 
@@ -114,3 +116,53 @@ def test_resuming_drops_later_and_torn_lines(tmp_path):
 def test_wrong_arguments_are_refused(argument):
     with pytest.raises(ValueError, match=f"{argument} must be >= 1, got 0"):
         Samples(**{argument: 0})
+
+
+def test_files_move_aside_and_their_number_is_bounded(tmp_path):
+    logger = started(tmp_path, samples_per_group=1, max_mb=0.001, num_files=2)
+    for step in range(1, 51):
+        logger.samples(step, [make_group((1.0,))])
+    logger.close("finished")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl", "samples.jsonl.1"]
+    assert all(path.stat().st_size <= 0.001 * 2**20 for path in tmp_path.iterdir())
+    assert records(tmp_path)[-1]["step"] == 50
+
+
+def test_resuming_cuts_files_that_moved_aside(tmp_path):
+    logger = started(tmp_path, samples_per_group=1, max_mb=0.001, num_files=50)
+    for step in range(1, 51):
+        logger.samples(step, [make_group((1.0,))])
+    logger.close("finished")
+    started(tmp_path, step=20, samples_per_group=1, max_mb=0.001, num_files=50).close("finished")
+    index = SampleIndex(tmp_path / "samples.jsonl")
+    index.refresh()
+    assert [entry.head.step for entry in index.entries] == list(range(1, 21))
+    index.close()
+    started(tmp_path, step=0).close("finished")
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
+    assert records(tmp_path) == []
+
+
+def test_no_secret_is_logged_in_text_or_tokens(tmp_path):
+    secret = "hf_" + "A1b2C3d4" * 4
+    group = make_group((1.0,))
+    prompt = replace(group.prompt, example=replace(group.prompt.example, prompt=f"use {secret}"))
+    (member,) = group.trajectories
+    leaking = replace(member, prompt=prompt, text=f"it is {secret}", reward=None, unscored=f"no access with {secret}")
+    logger = started(tmp_path)
+    logger.samples(1, [replace(group, prompt=prompt, trajectories=(leaking,))])
+    logger.close("finished")
+    (record,) = records(tmp_path)
+    assert (record["prompt"], record["completion"]) == ("use ***", "it is ***")
+    assert record["unscored"] == "no access with ***"
+    assert record["tokens"] is None
+
+
+def test_single_tokens_are_logged_of_the_drawn_and_up_to_a_limit(tmp_path):
+    group = make_group((1.0,))
+    tool = replace(group.trajectories[0], loss_mask=np.array([False, True, False, True]))
+    logger = started(tmp_path, max_tokens=2)
+    logger.samples(1, [replace(group, trajectories=(tool,))])
+    logger.samples(2, [group])
+    logger.close("finished")
+    assert [record["tokens"] and record["tokens"]["ids"] for record in records(tmp_path)] == [[1, 3], None]

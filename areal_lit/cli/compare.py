@@ -1,0 +1,179 @@
+"""``areal-lit compare``: what runs differ in, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.names import closest
+from areal_lit.run_records import Curve, Metrics, RecordsError, RunRecords, differences, find_runs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PREFERRED = ("rollout/reward", "eval/*/reward", "train/loss", "*")
+"""Which curve is drawn unless told: the first of these that the runs share."""
+
+Shared = Mapping[str, Sequence[Curve]]
+"""One curve per run, by metric."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """0; runs that cannot be found are the caller's to report."""
+    parsed = _parser().parse_args(list(arguments))
+    if parsed.last < 1:
+        raise RecordsError(f"--last must be >= 1, got {parsed.last}; it is over how many values the mean goes")
+    runs = find_runs(parsed.runs)
+    if len(runs) < 2:
+        raise RecordsError(f"one run is nothing to compare: {runs[0].path}; name another, or quote a pattern: 'runs/*'")
+    metrics = [each.metrics() for each in runs]
+    shared = {name: curves for name, curves in _shared(metrics).items() if _matches(name, parsed.metric)}
+    drawn = _drawn(shared, parsed.curve)
+    if parsed.png:
+        from areal_lit.cli.curves import write_png
+
+        written = write_png(parsed.png, {name: shared[name] for name in drawn}, labels(runs))
+        print(f"drawn: {written}", file=sys.stderr)
+    if parsed.json:
+        print(json.dumps(_as_json(runs, metrics, shared, parsed.last), indent=2))
+        return 0
+    _print(runs, metrics, shared, drawn, parsed.last)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="areal-lit compare", description="Show what runs differ in, their metrics side by side, and curves."
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="directories of runs, or patterns: 'runs/lr-*'")
+    parser.add_argument("--metric", action="append", metavar="PATTERN", help="only metrics like this: 'eval/*'")
+    parser.add_argument("--curve", action="append", metavar="PATTERN", help="draw these (default: the reward)")
+    parser.add_argument("--last", type=int, default=10, metavar="K", help="mean over the last K values (default: 10)")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also draw the curves into a picture")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, without curves")
+    return parser
+
+
+def labels(runs: Sequence[RunRecords]) -> list[str]:
+    """What tells the runs apart in a table: their names, or their paths where two share one."""
+    names = [run.name for run in runs]
+    return [run.name if names.count(run.name) == 1 else str(run.path) for run in runs]
+
+
+def _shared(metrics: Sequence[Metrics]) -> dict[str, list[Curve]]:
+    """The metrics that every run has a value of."""
+    names = [name for name in metrics[0].curves if all(name in each.curves for each in metrics)]
+    return {name: [each.curves[name] for each in metrics] for name in names}
+
+
+def _matches(name: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _drawn(shared: Shared, patterns: Sequence[str] | None) -> list[str]:
+    """The curves to draw. Raises RecordsError for a pattern that no shared metric matches."""
+    for pattern in patterns or ():
+        if not any(fnmatchcase(name, pattern) for name in shared):
+            raise RecordsError(f"--curve {pattern}: the runs share no such metric; {closest(pattern, shared)}")
+    if patterns:
+        return [name for name in shared if _matches(name, patterns)]
+    return [name for like in PREFERRED for name in shared if fnmatchcase(name, like)][:1]
+
+
+def _print(
+    runs: Sequence[RunRecords], metrics: Sequence[Metrics], shared: Shared, drawn: Sequence[str], last: int
+) -> None:
+    from rich.console import Console
+
+    from areal_lit.cli.curves import draw
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    names = labels(runs)
+    console.print(_runs_table(runs, metrics, names))
+    _print_differences(console, differences(runs), names)
+    if shared:
+        console.print()
+        console.print(_metrics_table(shared, names, last))
+    else:
+        console.print("\nthe runs share no metric that has a value")
+    for name in drawn:
+        console.print()
+        console.print(draw(name, shared[name], names, width=console.width, with_colors=console.is_terminal))
+    _print_unshared(console, metrics, shared, names)
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        is_text = column in ("run", "metric", "key", "value", "runs", "path")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    return table
+
+
+def _runs_table(runs: Sequence[RunRecords], metrics: Sequence[Metrics], names: Sequence[str]) -> Table:
+    table = _table("run", "steps", "path")
+    for each, its, name in zip(runs, metrics, names, strict=True):
+        table.add_row(name, str(its.last_step), str(each.path))
+    return table
+
+
+def _print_differences(console: Console, found: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+    if not found:
+        console.print("\nno difference in recipes or versions")
+        return
+    table = _table("key", "value", "runs")
+    for key, values in found.items():
+        for number, value in enumerate(dict.fromkeys(values)):
+            having = [name for name, its in zip(names, values, strict=True) if its == value]
+            table.add_row("" if number else key.replace(".init_args", ""), value, ", ".join(having))
+    console.print()
+    console.print(table)
+
+
+def _metrics_table(shared: Shared, names: Sequence[str], last: int) -> Table:
+    table = _table("metric", "run", "final", f"mean of {last}", "best", "at step")
+    for metric, curves in shared.items():
+        for number, (name, curve) in enumerate(zip(names, curves, strict=True)):
+            best, step = curve.best
+            numbers = (_short(curve.final), _short(curve.mean(last)), _short(best), str(step))
+            table.add_row("" if number else metric, name, *numbers)
+    return table
+
+
+def _print_unshared(console: Console, metrics: Sequence[Metrics], shared: Shared, names: Sequence[str]) -> None:
+    for name, its in zip(names, metrics, strict=True):
+        own = [metric for metric in its.curves if not all(metric in other.curves for other in metrics)]
+        if own:
+            console.print(f"\nnot in all runs, but in {name}: {', '.join(own)}")
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _as_json(runs: Sequence[RunRecords], metrics: Sequence[Metrics], shared: Shared, last: int) -> dict[str, Any]:
+    names = labels(runs)
+
+    def row(curve: Curve) -> dict[str, float]:
+        best, step = curve.best
+        return {"final": curve.final, "mean": curve.mean(last), "best": best, "best_step": step}
+
+    return {
+        "runs": [
+            {"name": name, "path": str(each.path), "steps": its.last_step, "versions": dict(each.versions)}
+            for name, each, its in zip(names, runs, metrics, strict=True)
+        ],
+        "differences": {key: dict(zip(names, values, strict=True)) for key, values in differences(runs).items()},
+        "metrics": {
+            metric: {name: row(curve) for name, curve in zip(names, curves, strict=True)}
+            for metric, curves in shared.items()
+        },
+    }

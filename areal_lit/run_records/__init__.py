@@ -1,0 +1,14 @@
+"""Run records: what a run wrote into its directory, read back while it goes on, after it failed or was resumed."""
+
+from areal_lit.run_records.differences import differences
+from areal_lit.run_records.metrics import Curve, Metrics, read_metrics
+from areal_lit.run_records.pieces import Pieces, load_pieces
+from areal_lit.run_records.query import Query
+from areal_lit.run_records.run import RecordsError, RunRecords, find_runs
+from areal_lit.run_records.samples import Entry, Head, Sample, SampleIndex, Tokens, cut_samples
+
+__all__ = [
+    "Curve", "Entry", "Head", "Metrics", "Pieces", "Query", "RecordsError",
+    "RunRecords", "Sample", "SampleIndex", "Tokens",
+    "cut_samples", "differences", "find_runs", "load_pieces", "read_metrics",
+]  # fmt: skip

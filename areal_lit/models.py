@@ -13,6 +13,12 @@ from typing import Any
 
 from areal_lit.types import ModelSpec
 
+LATE_IMPORTS = (
+    "transformers.models.auto.tokenization_auto", "transformers.models.auto.modeling_auto",
+    "transformers.modeling_layers", "transformers.generation.utils",
+)  # fmt: skip
+"""What the functions below import, for the ``preload`` of components that call them."""
+
 
 def resolve(path: str) -> str:
     """A directory, a ``.gguf`` file or a hub id for a ``ModelSpec.path``.

@@ -153,7 +153,7 @@ class Trainer:
             CheckpointError: a checkpoint could not be written, for example to a full disk.
             KeyboardInterrupt: interrupted; the steps taken are saved.
         """
-        from areal_lit.run.lifecycle import running
+        from areal_lit.run.running import running
 
         with running(self, resume=resume) as run:
             while not run.is_done:
@@ -186,7 +186,7 @@ class Trainer:
             checkpoint: ``best`` of this recipe's run, one of a run, a run's directory (its newest one), or a Hugging
                 Face model directory, which then is the policy.
         """
-        from areal_lit.run.lifecycle import running
+        from areal_lit.run.running import running
 
         with running(self, resume=checkpoint, is_evaluation=True) as run:
             return run.evaluate()

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:
     """Evaluate and print a line per metric, and where they are kept."""
-    from areal_lit.run.lifecycle import running
+    from areal_lit.run.running import running
 
     with running(trainer, resume=checkpoint, is_evaluation=True) as run:
         metrics = run.evaluate()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.recipes.warm_up import warm_up_named
 
 OWN = {
     "--resume auto|best|PATH": "go on from the run's newest whole checkpoint (the start if there is none), from its "
@@ -17,13 +18,16 @@ OWN = {
 def run(arguments: Sequence[str]) -> int:
     """0 finished, 1 failed; wrong use and interruption are the caller's."""
     options = read_options("fit", arguments, OWN)
-    if options is None or (recipe := read_recipe(options)) is None:
+    if options is None:
         return 0
-    resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
-    trainer = recipe.build()
-    if report_broken_rules(trainer.validate(resume=resume)):
-        return 1
-    return guarded(lambda: print(f"finished: {trainer.fit(resume=resume)}"))
+    with warm_up_named(options.configs, options.overrides):
+        if (recipe := read_recipe(options)) is None:
+            return 0
+        resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
+        trainer = recipe.build()
+        if report_broken_rules(trainer.validate(resume=resume)):
+            return 1
+        return guarded(lambda: print(f"finished: {trainer.fit(resume=resume)}"))
 
 
 def report_broken_rules(broken: Sequence[str]) -> bool:

@@ -20,6 +20,10 @@ class Component(ABC):  # noqa: B024 - the kinds below it have the abstract membe
     contract_version: ClassVar[int] = 1
     """Version of the contract this class implements; a newer one than the core's is refused."""
 
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that this component imports late, where it runs in a process of its own. A launcher that forks has them
+    imported beforehand. They must start no thread and initialise no CUDA when they are imported."""
+
     def rules(self, trainer: Trainer) -> Iterable[str]:
         """Sentences naming each broken cross-field rule (value, rule, way out); none if all is well.
 

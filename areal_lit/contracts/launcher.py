@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,6 +127,18 @@ class Launcher(Component):
 
     in_process: ClassVar[bool] = False
     """True: everything runs in the controller's process."""
+
+    @classmethod
+    def warm_up(cls, names: Sequence[str]) -> AbstractContextManager[None]:
+        """A context in which a run may come whose processes need these modules: they begin to import them.
+
+        Entered before the controller imports anything heavy, so that both go on at once, and left after the run. By
+        default nothing is done, and processes import what they need when they are started.
+
+        Args:
+            names: modules, and components as ``module:Class``, whose ``preload`` lists more.
+        """
+        return nullcontext()
 
     @abstractmethod
     def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:

@@ -6,20 +6,18 @@ the engine is connected, and nothing is generated before weights were handed ove
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from areal_lit.activity import Activity
-from areal_lit.checkpointing import CheckpointError, CheckpointStore, CheckpointWriter, read_state, whole_checkpoint
+from areal_lit.checkpointing import CheckpointError, CheckpointStore, CheckpointWriter, read_state
 from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied
 from areal_lit.plugins import HookError, create_plugin_manager, load_defaults
 from areal_lit.prompts import PromptStream
@@ -35,10 +33,11 @@ from areal_lit.run.online import Online
 from areal_lit.run.policies import DefaultPolicies, PhaseClock
 from areal_lit.run.processes import set_up, start_engines, start_roles
 from areal_lit.run.recipe_changes import check_changes
+from areal_lit.run.running import checkpoint_store
 from areal_lit.run.state import RunState
 from areal_lit.run.work import Run, Status
 from areal_lit.secrets import redact
-from areal_lit.validation import broken_rules, components
+from areal_lit.validation import components
 from areal_lit.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -51,47 +50,6 @@ GO_ON = 'go on with --resume auto, fit(resume="auto")'
 
 Checkpoint = tuple[Path, Mapping[str, Any]]
 """Where it lies, and its state."""
-
-
-@contextmanager
-def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False) -> Iterator[Run]:
-    """A started run, within which the loop works; completed and ended afterwards.
-
-    Args:
-        resume: ``auto``, ``best`` or a checkpoint; for an evaluation ``best``, a checkpoint, the directory of a run
-            that has some, or a Hugging Face model directory.
-        is_evaluation: no training state is needed and nothing is saved.
-
-    Raises:
-        ValueError: rules are broken (then nothing was started), or the checkpoint leaves nothing to train.
-        KeyboardInterrupt: the run was interrupted; it has saved what it did.
-    """
-    if is_evaluation and resume is not None:
-        if resume == "best":
-            run_dir = Path(trainer.runs_dir) / trainer.name
-            resume = str(_store(trainer, run_dir / "checkpoints").require_best())
-        elif (Path(resume) / "config.json").is_file():
-            trainer, resume = _with_policy_from(trainer, Path(resume)), None
-        else:
-            resume = str(whole_checkpoint(Path(resume)))
-    broken = broken_rules(trainer)
-    if broken:
-        raise ValueError("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in broken))
-    with Lifecycle(trainer, resume=resume, is_evaluation=is_evaluation).run() as run:
-        yield run
-
-
-def _with_policy_from(trainer: Trainer, model: Path) -> Trainer:
-    """The trainer with another model in its policy; the user's own object stays as it is."""
-    changed = copy.copy(trainer)
-    changed.policy = copy.copy(trainer.policy)
-    changed.policy.model = replace(trainer.policy.model, path=str(model.resolve()), config=None)
-    changed.config = {}
-    return changed
-
-
-def _store(trainer: Trainer, directory: Path) -> CheckpointStore:
-    return CheckpointStore(directory, keep_last=trainer.checkpoint.keep_last, best=trainer.checkpoint.best)
 
 
 class Lifecycle:
@@ -146,7 +104,7 @@ class Lifecycle:
         trainer = self._trainer
         config = trainer.config or describe_config(trainer)
         directory = self._open_directory(config)
-        store = _store(trainer, directory.checkpoints)
+        store = checkpoint_store(trainer, directory.checkpoints)
         store.tidy()
         checkpoint = self._read_checkpoint(store, config)
         clock = PhaseClock()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from areal_lit.contracts.inference import InferenceBackend, LogprobDistribution
 from areal_lit.contracts.launcher import Process, ProcessSpec
+from areal_lit.models import LATE_IMPORTS
 from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, ModelSpec, WeightSource
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Transformers(InferenceBackend):
     """
 
     receivers: ClassVar[frozenset[str]] = frozenset({"*"})
+    preload = ("areal_lit_inference.server", *LATE_IMPORTS)
     logprobs: LogprobDistribution = LogprobDistribution(after_temperature=True, after_truncation=False)
 
     def __init__(

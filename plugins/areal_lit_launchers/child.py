@@ -5,80 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from io import FileIO
-from pathlib import Path
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from areal_lit.contracts.launcher import Death
 from areal_lit.logs import LogPipe
+from areal_lit_launchers.spawner import Spawner, Started
 
 LOG_TAIL_LINES = 30
-
-
-class Spawner:
-    """Starts processes from one thread that lives as long as this process, and guards them with a reaper.
-
-    The kernel sends the parent-death signal when the *thread* that started a child ends, so no thread of a
-    caller may start one. The reaper kills the children's own children too when this process is killed.
-    """
-
-    def __init__(self) -> None:
-        self._orders: SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]] | None]
-        self._orders = SimpleQueue()
-        threading.Thread(target=self._run, name="areal-lit-spawner", daemon=True).start()
-        reaper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))]
-        self._reaper = self._start(
-            lambda: subprocess.Popen(reaper, stdin=subprocess.PIPE, start_new_session=True, stdout=subprocess.DEVNULL)
-        )
-        self._lock = threading.Lock()
-
-    def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
-            start, future = order
-            try:
-                future.set_result(start())
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
-                future.set_exception(error)
-
-    def _start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        future: Future[subprocess.Popen[bytes]] = Future()
-        self._orders.put((start, future))
-        return future.result(timeout=60)
-
-    def popen(
-        self, argv: Sequence[str], *, env: Mapping[str, str], log: FileIO, pass_fds: Sequence[int] = ()
-    ) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own, with its output in ``log``."""
-        popen = self._start(
-            lambda: subprocess.Popen(
-                argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                pass_fds=pass_fds, start_new_session=True,
-            )
-        )  # fmt: skip
-        self.tell(f"+{popen.pid}")
-        return popen
-
-    def tell(self, line: str) -> None:
-        """Tell the reaper; its own death is no error, the kernel's signal still guards the children."""
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            assert self._reaper.stdin is not None
-            self._reaper.stdin.write(f"{line}\n".encode())
-            self._reaper.stdin.flush()
-
-    def close(self) -> None:
-        """End the reaper, with nothing left to reap, and the thread."""
-        assert self._reaper.stdin is not None
-        with contextlib.suppress(OSError):
-            self._reaper.stdin.close()
-        self._reaper.wait()
-        self._orders.put(None)
 
 
 class Child:
@@ -95,7 +31,7 @@ class Child:
         *,
         name: str,
         rank: int,
-        popen: subprocess.Popen[bytes],
+        process: Started,
         log: LogPipe,
         spawner: Spawner,
         on_death: Callable[[Death], None],
@@ -104,7 +40,7 @@ class Child:
     ) -> None:
         self.name = name
         self.rank = rank
-        self.popen = popen
+        self.process = process
         self.log = log
         self.hang_timeout_s = hang_timeout_s
         self.dumps_stacks = dumps_stacks
@@ -116,6 +52,7 @@ class Child:
         self.ended = threading.Event()
         self._spawner = spawner
         self._on_death = on_death
+        self._is_released = False
         self._lock = threading.Lock()
 
     def watch(self) -> None:
@@ -123,11 +60,14 @@ class Child:
         threading.Thread(target=self._wait, name=f"areal-lit-wait-{self.name}-{self.rank}", daemon=True).start()
 
     def _wait(self) -> None:
-        os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
-        self.kill()  # its own children; while the process is not reaped its group id cannot be another's
-        self._spawner.tell(f"-{self.popen.pid}")
+        self.process.await_start()
+        self.seen()
+        code = self.process.await_end()
+        self.kill()  # its own children
+        self._spawner.tell(f"-{self.process.pid}")
         with self._lock:
-            code = self.popen.wait()
+            self._is_released = True
+            self.process.release()
         for drain in self.before_end:
             drain()
         self.end("was killed" if code < 0 else "exited", code)
@@ -138,7 +78,7 @@ class Child:
     def check(self, now: float) -> None:
         """Declare it hung after too long a silence."""
         silence_s = now - self.last_seen
-        if self.hang_timeout_s and silence_s > self.hang_timeout_s:
+        if self.process.pid and self.hang_timeout_s and silence_s > self.hang_timeout_s:
             self.hang(f"gave no sign of life for {silence_s:.1f} s")
 
     def hang(self, reason: str) -> None:
@@ -173,18 +113,22 @@ class Child:
 
     def _signal(self, number: int) -> None:
         with self._lock:
-            if self.popen.returncode is None:
-                os.kill(self.popen.pid, number)
+            if self.process.pid and not self._is_released:
+                os.kill(self.process.pid, number)
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL for it and everything in its process group."""
+        """SIGKILL for it and everything in its process group; if it has not started, it never will."""
         with self._lock:
-            if self.popen.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.popen.pid, signal.SIGKILL)
+            if self._is_released:
+                return
+            if not self.process.pid:
+                self.process.release()
+                return
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def stop_children(children: Sequence[Child], ask: Callable[[Any], None], grace_s: float) -> None:

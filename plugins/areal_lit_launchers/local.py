@@ -13,7 +13,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +23,13 @@ from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, Pr
 from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
 from areal_lit.validation import roles
 from areal_lit_launchers.channel import Channel, dumps
-from areal_lit_launchers.child import Child, Spawner, stop_children
+from areal_lit_launchers.child import Child, stop_children
+from areal_lit_launchers.forking import FORK_SERVER, ForkServer, importing_ahead
 from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.group import LocalGroup, LocalRank
 from areal_lit_launchers.ports import free_ports
 from areal_lit_launchers.process import LocalProcess
+from areal_lit_launchers.spawner import Spawner, Started, threads, worker_path
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -44,9 +48,11 @@ class Local(Launcher):
         hang_timeout_s: a rank or engine whose interpreter gives no sign of life for so long counts as
             hung; 0 never. A long computation is no silence: heartbeats come from a thread.
         stop_grace_s: a group or process that is stopped may take so long to end by itself.
+        fork: processes are forked from one that has imported what they need (Linux), which is sooner and shares
+            memory; those with an environment or an interpreter of their own are always started afresh.
     """
 
-    def __init__(self, *, hang_timeout_s: float = 10.0, stop_grace_s: float = 2.0) -> None:
+    def __init__(self, *, hang_timeout_s: float = 10.0, stop_grace_s: float = 2.0, fork: bool = True) -> None:
         if hang_timeout_s < 0 or 0 < hang_timeout_s < 3:
             raise ValueError(
                 f"hang_timeout_s must be 0 (off) or >= 3 (heartbeats come each second), got {hang_timeout_s}"
@@ -55,7 +61,13 @@ class Local(Launcher):
             raise ValueError(f"stop_grace_s must be >= 0, got {stop_grace_s}")
         self.hang_timeout_s = hang_timeout_s
         self.stop_grace_s = stop_grace_s
+        self.fork = fork
         self._spawner: Spawner | None = None
+        self._fork_server: ForkServer | None = None
+
+    @classmethod
+    def warm_up(cls, names: Sequence[str]) -> AbstractContextManager[None]:
+        return importing_ahead(names) if sys.platform == "linux" else contextlib.nullcontext()
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         """This machine has the GPUs that roles and engines ask for."""
@@ -85,6 +97,10 @@ class Local(Launcher):
         self._processes: list[LocalProcess] = []
         self._stopped = threading.Event()
         self._spawner = Spawner()
+        self._fork_server = FORK_SERVER.get() if self.fork else None
+        if self._fork_server is not None:
+            with LogPipe(logs.open(log_dir / "fork-server.log")).writer as log:
+                self._fork_server.print_to(log)
         self._spawner.tell(f"d{self._socket_dir}")
         threading.Thread(target=self._watch, args=(self._stopped,), name="areal-lit-watch", daemon=True).start()
         atexit.register(self.stop)
@@ -97,22 +113,20 @@ class Local(Launcher):
         self._groups.append(group)  # before its ranks: what starts half is stopped too
         for rank in range(spec.num_ranks):
             env = {
-                **threads(spec.num_threads), **gpus,
+                **os.environ, "PYTHONUNBUFFERED": "1", **threads(spec.num_threads), **gpus,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(spec.num_ranks), "LOCAL_WORLD_SIZE": str(spec.num_ranks), **spec.env,
             }  # fmt: skip
-            orders = {
-                "kind": "rank", "path": sys.path, "target": spec.target,
-                "rank": rank, "num_ranks": spec.num_ranks, "local_rank": rank,
-            }  # fmt: skip
-            child, channel = self._serve(spec.name, rank, f"{spec.name}-{rank}", sys.executable, env, orders)
+            orders = {"kind": "rank", "rank": rank, "num_ranks": spec.num_ranks, "local_rank": rank}
+            child, channel = self._serve(spec, rank, f"{spec.name}-{rank}", env, orders)
             ranks.append(LocalRank(child, channel))
         return group
 
     def start_process(self, spec: ProcessSpec) -> Process:
         if bool(spec.target) == bool(spec.argv):
             raise ValueError(f"process {spec.name!r} needs a target or an argv, and not both")
-        env = {**threads(spec.num_threads), **self._gpus.take(spec.num_gpus, spec.name), **spec.env}
+        gpus = self._gpus.take(spec.num_gpus, spec.name)
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", **threads(spec.num_threads), **gpus, **spec.env}
         process = self._serve_target(spec, env) if spec.target else self._run_command(spec, env)
         self._processes.append(process)
         return process
@@ -120,12 +134,8 @@ class Local(Launcher):
     def _serve_target(self, spec: ProcessSpec, env: Mapping[str, str]) -> LocalProcess:
         address = os.path.join(self._socket_dir, f"{len(self._processes)}.sock")
         dumps(dict(spec.kwargs))  # raises the error that says what cannot travel
-        orders = {
-            "kind": "process", "path": [] if spec.python else sys.path, "target": spec.target,
-            "address": address, "kwargs": pickle.dumps(dict(spec.kwargs), protocol=5),
-        }  # fmt: skip
-        python = spec.python or sys.executable
-        child, channel = self._serve(spec.name, 0, spec.name, python, env, orders)
+        orders = {"kind": "process", "address": address, "kwargs": pickle.dumps(dict(spec.kwargs), protocol=5)}
+        child, channel = self._serve(spec, 0, spec.name, env, orders, python=spec.python)
         channel.on_bytes = child.seen
         child.at_end.append(lambda death: channel.close())
         hearing = threading.Thread(target=hear, args=(channel, child), name=f"areal-lit-read-{spec.name}", daemon=True)
@@ -142,45 +152,60 @@ class Local(Launcher):
         if spec.python:
             argv = [spec.python, *argv]
         command = [sys.executable, worker_path(), "exec", str(os.getpid()), *argv]
-        child = self._start(spec.name, 0, spec.name, command, env, (), hang_timeout_s=0.0)
+        child = self._start(spec.name, 0, spec.name, lambda log: self._spawn(command, env, log), is_ours=False)
         address = f"127.0.0.1:{ports[0]}" if ports else ""
         return LocalProcess(spec, child, address, ports, self.stop_grace_s)
 
     def _serve(
-        self, name: str, rank: int, log_name: str, python: str, env: Mapping[str, str], orders: Mapping[str, Any]
-    ) -> tuple[Child, Channel]:
+        self, spec: GroupSpec | ProcessSpec, rank: int, log_name: str, env: Mapping[str, str],
+        orders: Mapping[str, Any], *, python: str = "",
+    ) -> tuple[Child, Channel]:  # fmt: skip
         """Start ``worker.py`` at one end of a socket and tell it what to do."""
         ours, theirs = socket.socketpair()
+
+        def start(log: FileIO) -> Started:
+            if self._fork_server is not None and not spec.env and not python:
+                return self._fork_server.fork(log_name, theirs, log)
+            command = [
+                python or sys.executable,
+                worker_path(),
+                "serve",
+                str(os.getpid()),
+                str(theirs.fileno()),
+                log_name,
+            ]
+            return self._spawn(command, env, log, theirs.fileno())
+
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            command = [python, worker_path(), "serve", str(os.getpid()), str(theirs.fileno()), log_name]
-            child = self._start(name, rank, log_name, command, env, (theirs.fileno(),), self.hang_timeout_s)
+            child = self._start(spec.name, rank, log_name, start, is_ours=True)
             undo.pop_all()
-        message = pickle.dumps(dict(orders), protocol=5)
+        common = {"path": [] if python else sys.path, "target": spec.target}
+        message = pickle.dumps({**common, "env": env, "num_threads": spec.num_threads, **orders}, protocol=5)
         with contextlib.suppress(OSError):  # ended at once: the waiting thread reports it
             ours.sendall(struct.pack("<Q", len(message)) + message)
         return child, Channel(ours)
 
+    def _spawn(self, command: list[str], env: Mapping[str, str], log: FileIO, *pass_fds: int) -> Started:
+        assert self._spawner is not None
+        return self._spawner.spawn(command, env=env, log=log, pass_fds=pass_fds)
+
     def _start(
-        self,
-        name: str,
-        rank: int,
-        log_name: str,
-        command: list[str],
-        env: Mapping[str, str],
-        pass_fds: tuple[int, ...],
-        hang_timeout_s: float,
+        self, name: str, rank: int, log_name: str, start: Callable[[FileIO], Started], *, is_ours: bool
     ) -> Child:
+        """A child in the making.
+
+        Args:
+            is_ours: it runs ``worker.py``, whose heartbeats are missed and which knows how to show its stacks.
+        """
         if self._spawner is None or self._stopped.is_set():
             raise ValueError(f"cannot start {name!r}: the launcher is not set up, or stopped; call setup() first")
         log = LogPipe(self._logs.open(self._log_dir / f"{log_name}.log"))
-        with log.writer:
-            popen = self._spawner.popen(
-                command, env={**os.environ, "PYTHONUNBUFFERED": "1", **env}, log=log.writer, pass_fds=pass_fds
-            )
+        with log.writer as writer:
+            process = start(writer)
         return Child(
-            name=name, rank=rank, popen=popen, log=log, spawner=self._spawner, on_death=self._on_death,
-            hang_timeout_s=hang_timeout_s, dumps_stacks=bool(pass_fds),
+            name=name, rank=rank, process=process, log=log, spawner=self._spawner, on_death=self._on_death,
+            hang_timeout_s=self.hang_timeout_s if is_ours else 0.0, dumps_stacks=is_ours,
         )  # fmt: skip
 
     def _watch(self, stopped: threading.Event) -> None:
@@ -220,22 +245,6 @@ class Local(Launcher):
 
     def describe(self, name: str, num: int) -> str:
         return f"{num} process{'es' if num > 1 else ''} on {socket.gethostname()}"
-
-
-def worker_path() -> str:
-    return str(Path(__file__).with_name("worker.py"))
-
-
-def threads(num_threads: int) -> dict[str, str]:
-    """The environment that limits a process to so many CPU threads; torch reads it at import.
-
-    Idle threads spin for half a millisecond and then sleep: trainer, engine and rewards share the cores, and threads
-    that spin for long keep each other from running (steps of 0.2 s took 1.8 s); without any spinning, the many short
-    parallel regions of a step take 1.7 times as long.
-    """
-    if not num_threads:
-        return {}
-    return {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "GOMP_SPINCOUNT": "10000"}
 
 
 def short_directory() -> str:

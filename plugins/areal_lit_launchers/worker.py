@@ -26,6 +26,7 @@ from typing import Any
 
 HEARTBEAT_S = 1.0
 HEADER = struct.Struct("<QQI")
+MESSAGE_BYTES = 1 << 17
 
 
 def main() -> None:
@@ -42,13 +43,53 @@ def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     connection = socket.socket(fileno=int(sys.argv[3]))
+    if mode == "fork":
+        connection = forked(connection)
     orders = pickle.loads(read(connection, struct.unpack("<Q", read(connection, 8))[0]))
+    settle(orders)
     if orders["path"]:
         sys.path[:] = orders["path"]
     if orders["kind"] == "rank":
         serve_rank(connection, orders)
     else:
         serve_process(connection, orders)
+
+
+def forked(control: socket.socket) -> socket.socket:
+    """Serve as a fork server; in a process that it forks, the socket on which that is told what to do."""
+    sys.path[:] = pickle.loads(control.recv(MESSAGE_BYTES))
+    from areal_lit_launchers.fork_server import serve
+
+    server = os.getpid()
+    child = serve(control)
+    die_with(server)
+    rename(child.name)
+    if child.unfit:
+        print(f"{child.name} is a fresh interpreter: {child.unfit}", flush=True)
+        os.set_inheritable(child.connection.fileno(), True)
+        arguments = ["serve", str(server), str(child.connection.fileno()), child.name]
+        os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), *arguments])
+    return child.connection
+
+
+def settle(orders: dict[str, Any]) -> None:
+    """Give a process that was forked what another has from its start."""
+    os.environ.clear()
+    os.environ.update(orders["env"])
+    if "torch" in sys.modules and orders["num_threads"]:
+        sys.modules["torch"].set_num_threads(orders["num_threads"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # else all would draw the same; the module `random` sees to it by itself
+
+
+def rename(name: str) -> None:
+    """Show the process to ``ps`` as what it is: write over the arguments of its fork server, which are longer."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
+        start, end = map(int, stat.read().rpartition(")")[2].split()[45:47])
+    title = "\0".join([sys.executable, os.path.abspath(__file__), "serve", str(os.getppid()), name]).encode()
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(start)
+        memory.write(title[: end - start - 1].ljust(end - start, b"\0"))
 
 
 def die_with(parent: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
+from areal_lit.models import LATE_IMPORTS
 from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
@@ -40,6 +41,7 @@ class Single(Strategy):
     """
 
     needs_one_rank: ClassVar[bool] = True
+    preload = ("areal_lit_single.building", "areal_lit_single.trainable", *LATE_IMPORTS)
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monk
     groups = [start(launcher), start(launcher)]
     server = launcher.start_process(ProcessSpec(name="engine-0", target="launcher_targets:listens"))
     pids = [f.result(60) for group in groups for f in group.call("pid", timeout_s=60)]
-    pids.append(server.child.popen.pid)
+    pids.append(server.child.process.pid)
     end = groups[1].stop
 
     def stop():
@@ -242,7 +242,7 @@ sleeper = (sys.executable, "-c", "import time; time.sleep(600)")
 command = launcher.start_process(ProcessSpec(name="sleeper", argv=sleeper))
 pids = [f.result(60) for method in ("pid", "spawn_child") for f in group.call(method, timeout_s=60)]
 group.call("hold_the_gil", timeout_s=600)
-pids += [server.child.popen.pid, command.child.popen.pid]
+pids += [server.child.process.pid, command.child.process.pid]
 print(*pids, launcher._socket_dir, flush=True)
 """
 

@@ -1,0 +1,126 @@
+"""The fork server (``fork_server.py``) and the processes it forks, as the controller sees them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from io import FileIO
+
+from areal_lit_launchers.fork_server import Fork, Order, Output, Preload
+from areal_lit_launchers.spawner import SPIN_COUNT, Spawner, worker_path
+
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's would start its threads when it is imported
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a module that asks whether there is CUDA must not initialise it
+    "PYTHONUNBUFFERED": "1",
+    "GOMP_SPINCOUNT": SPIN_COUNT,
+}
+"""What the fork server needs, beside the controller's environment, to stay fit for forking."""
+
+TITLE = f"{'fork-server':<80}"
+"""Its last argument leaves room for the arguments of those that it forks, which they write over its own."""
+
+
+FORK_SERVER: ContextVar[ForkServer | None] = ContextVar("fork_server", default=None)
+"""The one that launchers which are set up in this context fork from."""
+
+
+@contextmanager
+def importing_ahead(names: Sequence[str]) -> Iterator[None]:
+    """A context with a fork server that imports ``names``; if there is one already, it imports them too."""
+    if (known := FORK_SERVER.get()) is not None:
+        known.preload(names)
+        yield
+        return
+    server = ForkServer()
+    token = FORK_SERVER.set(server)
+    try:
+        server.preload(names)
+        yield
+    finally:
+        FORK_SERVER.reset(token)
+        server.close()
+
+
+class ForkServer:
+    """A process that forks others, which then have what it has imported."""
+
+    def __init__(self) -> None:
+        self._spawner = Spawner()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(os.devnull, "wb", buffering=0) as nowhere:
+            self._process = self._spawner.spawn(
+                [sys.executable, worker_path(), "fork", str(os.getpid()), str(theirs.fileno()), TITLE],
+                env={**os.environ, **ENVIRONMENT}, log=nowhere, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+        self._control.send(pickle.dumps(sys.path))
+
+    def preload(self, names: Sequence[str]) -> None:
+        """Begin to import modules, and what the ``preload`` of each ``module:Class`` lists; returns at once."""
+        self._send(Preload(names=tuple(names)))
+
+    def print_to(self, log: FileIO) -> None:
+        """Where its own output goes from now on."""
+        self._send(Output(), log.fileno())
+
+    def fork(self, name: str, connection: socket.socket, log: FileIO) -> ForkedProcess:
+        """A process that serves ``connection`` (see ``worker.py``), once all that was to be imported is."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._send(Fork(name=name), theirs.fileno(), connection.fileno(), log.fileno())
+        return ForkedProcess(ours, lambda pid: self._spawner.tell(f"+{pid}"))
+
+    def close(self) -> None:
+        """End it, and with it whatever it has forked."""
+        os.kill(self._process.pid, signal.SIGKILL)  # in the middle of an import it hears nothing
+        self._process.release()
+        self._control.close()
+        self._spawner.close()
+
+    def _send(self, order: Order, *descriptors: int) -> None:
+        with suppress(ConnectionError):  # it is dead; the processes that it does not fork are reported
+            socket.send_fds(self._control, [pickle.dumps(order)], descriptors)
+
+
+class ForkedProcess:
+    """A child of the fork server.
+
+    Args:
+        status: tells its id, then its exit code; closed without, the server is dead, and so is its child.
+        on_start: told the id.
+    """
+
+    def __init__(self, status: socket.socket, on_start: Callable[[int], None]) -> None:
+        self.pid = 0
+        self._status = status
+        self._on_start = on_start
+        self._has_ended = False
+
+    def await_start(self) -> None:
+        self.pid = self._told() or 0
+        if self.pid:
+            self._on_start(self.pid)
+
+    def await_end(self) -> int:
+        code = self._told()
+        self._has_ended = True
+        return -signal.SIGKILL if code is None else code
+
+    def release(self) -> None:
+        with suppress(OSError):  # the server was first
+            self._status.shutdown(socket.SHUT_RDWR)  # also under a thread that reads it
+        if self._has_ended:
+            self._status.close()
+
+    def _told(self) -> int | None:
+        try:
+            data = self._status.recv(64)
+        except OSError:
+            return None
+        return int(data) if data else None

@@ -2,68 +2,76 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from areal_lit.contracts import RunLogger
 from areal_lit_loggers.csv import read_rows
+from areal_lit_loggers.curve import Curve
+from areal_lit_loggers.drawing import Order
+from areal_lit_loggers.pages import OVERVIEW
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+SHARE_OF_CPU = 0.02
+"""Of one core: drawing waits until what the last drawing took is this share of the time since."""
 
-Curve = Sequence[tuple[int, float]]
+SHARE_OF_RUN = 0.05
+"""Drawing waits for this share of the time that the run has taken so far: long runs are drawn more rarely."""
 
-LABELS = {
-    "rollout/reward": "reward",
-    "rollout/length": "completion length (tokens)",
-    "rollout/staleness": "staleness (steps)",
-    "rollout/truncated": "truncated (share)",
-    "rollout/tokens": "generated tokens per step",
-    "train/loss": "loss",
-    "train/entropy": "entropy (nats)",
-    "train/grad_norm": "gradient norm",
-    "train/kl_reference": "KL to the reference",
-    "time/step": "seconds per step",
-}
-INK, GRID, BLUE, ORANGE, GREEN, PURPLE = "#1f2937", "#e5e7eb", "#2563eb", "#ea580c", "#059669", "#7c3aed"
-EVAL_COLOURS = (ORANGE, GREEN, PURPLE)
-BUDGET = 50
-"""Drawing waits until this many times the last drawing's duration has passed: at most 2% of a run."""
+LOWEST_PRIORITY = 19
+
+LAST_DRAWING_S = 60.0
+"""For the drawing at the end of a run, which the run waits for."""
+
+logger = logging.getLogger("areal_lit.plots")
 
 
 class Plots(RunLogger):
-    """Draws ``plots/reward.png`` and ``plots/overview.png``: each metric light, its smoothed course over it.
+    """Draws ``plots/``: each metric light, its smoothed course over it.
 
-    One evaluation without training is a point and gets no picture. After a resume the earlier part of the curves
-    comes from metrics.csv, where the `csv` logger keeps it.
+    ``reward``, ``length``, ``entropy``, ``staleness``, ``mismatch`` and ``time`` have a picture each, all other metrics
+    one per prefix of their names (``train``, ``rollout``, ``eval_SET``), and the usual ones share ``overview``. A
+    process of lowest priority draws, and the last state is always drawn. One evaluation without training is a point and
+    gets no picture. After a resume the earlier part of the curves comes from metrics.csv, where the `csv` logger keeps
+    it.
 
     Args:
-        every_s: draw at most this often, and once at the end; nothing is imported before the first time.
-        overview: metric keys of the small pictures; those a run does not report are left out. None is a
-            choice of the usual ones.
-        smoothing_steps: time constant of the smoothed line, in steps; 0 leaves it out.
+        every_s: draw at most this often, more rarely the longer the run and the dearer the drawing, and at the end.
+        overview: metrics of the overview; those a run does not report are left out. None is a choice of the usual ones.
+        smoothing_steps: time constant of the smoothed lines, in steps, and at least a fiftieth of the run; 0 leaves
+            them out.
     """
 
     def __init__(
-        self, *, every_s: float = 30.0, overview: Sequence[str] | None = None, smoothing_steps: float = 10.0
+        self, *, every_s: float = 15.0, overview: Sequence[str] | None = None, smoothing_steps: float = 10.0
     ) -> None:
         if every_s < 0 or smoothing_steps < 0:
             raise ValueError(f"every_s and smoothing_steps must be >= 0, got {every_s} and {smoothing_steps}")
         self.every_s = every_s
-        self.overview = tuple(LABELS)[1:] if overview is None else tuple(overview)
+        self.overview = OVERVIEW if overview is None else tuple(overview)
         self.smoothing_steps = smoothing_steps
-        self._curves: dict[str, dict[int, float]] = {}
-        self._next_s = math.inf
+        self._curves: dict[str, Curve] = {}
+        self._figures: dict[str, Path] = {}
+        self._drawing: Drawing | None = None
         self._is_stale = False
+        self._start_s = 0.0
+        self._next_s = math.inf
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         self._directory = run_dir / "plots"
         self._title = run_dir.name
-        self._next_s = time.monotonic() + self.every_s
+        self._start_s = time.monotonic()
+        self._next_s = self._start_s + self.every_s
         history = run_dir / "metrics.csv"
         if step > 0 and history.exists():
             for row in read_rows(history, until=step)[1]:
@@ -71,120 +79,98 @@ class Plots(RunLogger):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._add(step, values)
-        if time.monotonic() >= self._next_s:
-            self._draw()
+        if self._drawing is not None and self._drawing.is_over:
+            self._end_drawing()
+        if self._drawing is None and time.monotonic() >= self._next_s:
+            self._draw(niceness=LOWEST_PRIORITY)
+
+    def new_figures(self) -> Mapping[str, Path]:
+        figures, self._figures = self._figures, {}
+        return figures
 
     def close(self, status: str) -> None:
-        if self._is_stale:
-            self._draw()
+        if self._drawing is not None and self._drawing.is_over:
+            self._end_drawing()
+        if self._drawing is not None:
+            self._drawing.kill()  # it is of an earlier step, and in no hurry
+            self._drawing, self._is_stale = None, True
+        if self._is_stale and any(
+            len(curve) > 1 or not name.startswith("eval/") for name, curve in self._curves.items()
+        ):
+            self._draw(niceness=0)
+            self._end_drawing()
 
     def _add(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            if self._is_drawn(name) and math.isfinite(value):
-                self._curves.setdefault(name, {})[step] = float(value)
+            if math.isfinite(value):
+                self._curves.setdefault(name, Curve()).add(step, float(value))
                 self._is_stale = True
 
-    def _is_drawn(self, name: str) -> bool:
-        return name == "rollout/reward" or name in self.overview or _is_eval_reward(name)
-
-    def _draw(self) -> None:
-        start_s = time.monotonic()
-        curves = {name: sorted(points.items()) for name, points in self._curves.items()}
-        rewards = {name: curve for name, curve in curves.items() if name == "rollout/reward" or _is_eval_reward(name)}
-        small = {name: curves[name] for name in self.overview if name in curves}
-        if "rollout/reward" in rewards or any(len(curve) > 1 for curve in rewards.values()):
-            _save(reward_figure(rewards, self._title, self.smoothing_steps), self._directory / "reward.png")
-        if small:
-            _save(overview_figure(small, self._title, self.smoothing_steps), self._directory / "overview.png")
+    def _draw(self, *, niceness: int) -> None:
         self._is_stale = False
+        self._drawing = Drawing(
+            Order(
+                directory=self._directory, title=self._title, overview=self.overview,
+                smoothing_steps=self.smoothing_steps,
+                curves={name: curve.points() for name, curve in self._curves.items()},
+            ),
+            niceness=niceness,
+        )  # fmt: skip
+
+    def _end_drawing(self) -> None:
+        assert self._drawing is not None
+        drawing, self._drawing = self._drawing, None
+        cpu_s, names = drawing.wait(LAST_DRAWING_S)
+        self._is_stale = self._is_stale or not names
+        self._figures |= {name: self._directory / f"{name}.png" for name in names}
         now_s = time.monotonic()
-        self._next_s = now_s + max(self.every_s, BUDGET * (now_s - start_s))
+        self._next_s = now_s + max(self.every_s, cpu_s / SHARE_OF_CPU, SHARE_OF_RUN * (now_s - self._start_s))
 
 
-def smoothed(curve: Curve, smoothing_steps: float) -> list[float]:
-    """Exponential mean over steps, corrected for its start: the first value is the curve's own."""
-    total = weight = 0.0
-    previous = curve[0][0]
-    means = []
-    for step, value in curve:
-        decay = math.exp(-(step - previous) / smoothing_steps)
-        total, weight, previous = total * decay + value, weight * decay + 1.0, step
-        means.append(total / weight)
-    return means
+class Drawing:
+    """A process that draws once. What it fails of is logged, and ends no run."""
 
+    def __init__(self, order: Order, *, niceness: int) -> None:
+        path = [os.path.abspath(entry) for entry in sys.path]
+        code = (
+            f"import os, sys; os.nice({niceness}); sys.path[:] = {path!r}; "
+            f"from areal_lit_loggers.drawing import main; main({os.getpid()})"
+        )
+        with tempfile.TemporaryFile() as given, ExitStack() as opened:
+            self._output = opened.enter_context(tempfile.TemporaryFile())
+            self._errors = opened.enter_context(tempfile.TemporaryFile())
+            pickle.dump(order, given)
+            given.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=given, stdout=self._output, stderr=self._errors,
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+            )  # fmt: skip
+            self._opened = opened.pop_all()
 
-def reward_figure(curves: Mapping[str, Curve], title: str, smoothing_steps: float) -> Figure:
-    """The picture of a run: sampled reward over steps, evaluations as points."""
-    from matplotlib.figure import Figure
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
 
-    figure = Figure(figsize=(8, 4.2), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    _style(axes)
-    if "rollout/reward" in curves:
-        _line(axes, curves["rollout/reward"], smoothing_steps, label="reward of training samples")
-    evaluations = [name for name in curves if _is_eval_reward(name)]
-    for index, name in enumerate(evaluations):
-        steps, values = zip(*curves[name], strict=True)
-        colour = EVAL_COLOURS[index % len(EVAL_COLOURS)]
-        label = name.removesuffix("/reward")
-        axes.plot(steps, values, "o-", color=colour, markersize=5, linewidth=1.2, label=label, zorder=4)
-    every = [value for curve in curves.values() for _, value in curve]
-    if min(every) >= 0 and max(every) <= 1:
-        axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("training step")
-    axes.set_ylabel("reward")
-    axes.set_title(title, loc="left", fontweight="bold", color=INK)
-    axes.legend(frameon=False, loc="best")
-    return figure
+    def kill(self) -> None:
+        """End it; every picture stays whole, new or old."""
+        with self._opened:
+            self._process.kill()
+            self._process.wait()
 
-
-def overview_figure(curves: Mapping[str, Curve], title: str, smoothing_steps: float) -> Figure:
-    """Small pictures of everything else, three in a row."""
-    from matplotlib.figure import Figure
-
-    columns = min(3, len(curves))
-    rows = math.ceil(len(curves) / columns)
-    figure = Figure(figsize=(4 * columns, 2.5 * rows + 0.4), dpi=110, layout="constrained", facecolor="white")
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
-    for index, (name, curve) in enumerate(curves.items()):
-        axes = figure.add_subplot(rows, columns, index + 1)
-        _style(axes)
-        _line(axes, curve, smoothing_steps, label=name)
-        axes.set_title(LABELS.get(name, name), loc="left", fontsize=10, color=INK)
-        axes.set_xlabel("training step", fontsize=9)
-        axes.tick_params(labelsize=8)
-    return figure
-
-
-def _is_eval_reward(name: str) -> bool:
-    return name.startswith("eval/") and name.endswith("/reward")
-
-
-def _line(axes: Axes, curve: Curve, smoothing_steps: float, label: str) -> None:
-    steps, values = zip(*curve, strict=True)
-    if len(curve) < 3 or not smoothing_steps:
-        axes.plot(steps, values, color=BLUE, linewidth=1.6, marker="o" if len(curve) < 3 else None, label=label)
-        return
-    axes.plot(steps, values, color=BLUE, alpha=0.25, linewidth=1)
-    axes.plot(steps, smoothed(curve, smoothing_steps), color=BLUE, linewidth=2.2, label=label, zorder=3)
-
-
-def _style(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#9ca3af")
-    axes.tick_params(colors=INK)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Written beside and moved: whoever looks never sees half a picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_name(f".{path.name}")
-    FigureCanvasAgg(figure).print_png(str(partial))
-    partial.replace(path)
+    def wait(self, timeout_s: float) -> tuple[float, Sequence[str]]:
+        """CPU seconds it took, and the names of what it drew."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            logger.warning("plots are not up to date: drawing took longer than %g s", timeout_s)
+        with self._opened:
+            self._output.seek(0)
+            self._errors.seek(0)
+            if self._process.returncode == 0:
+                told = json.loads(self._output.read())
+                return told["cpu_s"], told["names"]
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+            logger.warning("plots are not up to date: drawing failed: %s", lines[-1] if lines else "without a word")
+            return 0.0, ()

@@ -1,0 +1,44 @@
+"""A curve keeps what was given while it is short, and its means when it is long."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_lit_loggers.curve import Curve
+
+
+def test_a_short_curve_is_exact():
+    curve = Curve(10)
+    for step, value in ((0, 1.5), (3, -2.0), (4, 0.25)):
+        curve.add(step, value)
+    steps, values = curve.points()
+    assert list(steps) == [0, 3, 4]
+    assert list(values) == [1.5, -2.0, 0.25]
+
+
+def test_a_value_given_again_replaces_the_one_before():
+    curve = Curve(10)
+    for value in (1.0, 5.0, 3.0):
+        curve.add(7, value)
+    assert [list(column) for column in curve.points()] == [[7], [3.0]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(-1e3, 1e3)), min_size=1, max_size=400), st.integers(1, 20))
+def test_a_long_curve_keeps_its_mean_in_bounded_memory(points, capacity):
+    curve, step, given_points = Curve(capacity), 0, []
+    for ahead, value in points:
+        step += ahead
+        curve.add(step, value)
+        given_points.append((step, value))
+        assert len(curve) < 2 * capacity
+    counts = list(curve._counts)
+    assert sum(counts) == len(points)
+    for column, given_column in zip(curve.points(), zip(*given_points, strict=True), strict=True):
+        mean = math.fsum(value * count for value, count in zip(column, counts, strict=True)) / len(points)
+        assert mean == pytest.approx(math.fsum(given_column) / len(points), abs=1e-6)
+    steps = list(curve.points()[0])
+    assert steps == sorted(set(steps))

@@ -12,6 +12,8 @@ COMMANDS = {
     "fit": "train",
     "evaluate": "run a recipe's evaluation sets, on a checkpoint or on the model it starts from",
     "validate": "check a recipe and show what it would start, starting nothing",
+    "doctor": "look for what stands in the way of a run on this machine, and say what to do about it",
+    "schema": "print the JSON Schema of recipes, for editors",
     "plugins": "list what is installed, look for broken plugins, start a plugin of your own",
     "recipes": "list, show and copy the recipes that ship with areal-lit",
     "samples": "browse what a run's model wrote, with rewards and versions",

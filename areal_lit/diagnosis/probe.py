@@ -1,0 +1,87 @@
+"""Probes: short programs in processes of their own, for what may crash, hang or take long to import."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+SHORT = 6
+"""Lines of a traceback that say what went wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a probe printed and how it ended.
+
+    Args:
+        values: the JSON objects it printed, a line each; other lines are left out.
+        problem: why it did not end well, in a line; empty if it did.
+        tail: the last lines of its standard error.
+    """
+
+    values: Sequence[dict[str, Any]]
+    problem: str = ""
+    tail: str = ""
+
+    @property
+    def account(self) -> str:
+        """The problem, and the lines that say more."""
+        return f"{self.problem}:\n{self.tail}" if self.tail else self.problem
+
+
+def probe(code: str, *arguments: str, timeout_s: float, python: str = sys.executable) -> Report:
+    """Run a program of an interpreter; whatever becomes of it ends within ``timeout_s``.
+
+    Raises OSError when the interpreter cannot be started.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [python, "-P", "-c", code, *arguments],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(python), start_new_session=True,
+        )  # fmt: skip
+        try:
+            code_of_exit: int | None = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code_of_exit = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0)
+        err.seek(0)
+        values = [value for line in out.read().splitlines() if (value := _json(line)) is not None]
+        tail = shortened(err.read().decode(errors="replace"))
+    if code_of_exit is None:
+        return Report(values=values, problem=f"no answer within {timeout_s:g} s", tail=tail)
+    if code_of_exit < 0:
+        return Report(values=values, problem=f"killed by {signal.Signals(-code_of_exit).name}", tail=tail)
+    return Report(values=values, problem=f"exit code {code_of_exit}" if code_of_exit else "", tail=tail)
+
+
+def _environment(python: str) -> dict[str, str]:
+    """This interpreter's probes find what it finds; another's find their own."""
+    if python != sys.executable:
+        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path)}
+
+
+def shortened(text: str) -> str:
+    """The last lines of a traceback."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-SHORT:])
+
+
+def _json(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

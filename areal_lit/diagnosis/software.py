@@ -1,0 +1,100 @@
+"""Python, torch and the engines. Each is imported in a process of its own."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+from areal_lit.diagnosis.examination import Examination
+from areal_lit.diagnosis.finding import Finding, error, ok, warning
+from areal_lit.diagnosis.gpus import device_files
+from areal_lit.diagnosis.probe import probe
+
+OLDEST_PYTHON = (3, 11)
+
+TORCH = """
+import json, torch
+cuda = torch.cuda.is_available()
+assert float(torch.ones(4, 4).matmul(torch.ones(4, 4)).sum()) == 64
+if cuda:
+    torch.ones(1, device="cuda").item()
+print(json.dumps({
+    "version": torch.__version__,
+    "build": torch.version.cuda or torch.version.hip or "",
+    "threads": torch.get_num_threads(),
+    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+}))
+"""
+
+ENGINE = """
+import importlib, json, sys
+module = importlib.import_module(sys.argv[1])
+print(json.dumps({"version": getattr(module, "__version__", "of no stated version")}))
+"""
+
+ENGINES = {"transformers": True, "vllm": False, "sglang": False}
+"""Module -> whether areal-lit itself needs it."""
+
+
+def python(examination: Examination) -> Iterator[Finding]:
+    """The interpreter."""
+    place = "a virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
+    found = f"{platform.python_version()} ({platform.system()} {platform.machine()}), {place} at {sys.prefix}"
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        yield error("python", f"{found}; {oldest} or newer is needed", f"python{oldest} -m venv venv")
+    elif platform.system() != "Linux":
+        yield warning("python", found, "use Linux: elsewhere nothing guarantees that processes end with their run")
+    else:
+        yield ok("python", found)
+
+
+def torch(examination: Examination) -> Iterator[Finding]:
+    """torch works, and sees the GPUs that there are."""
+    report = probe(TORCH, timeout_s=examination.timeout_s)
+    if report.problem or not report.values:
+        yield error("torch", f"cannot be used: {report.account}", "pip install --force-reinstall torch")
+        return
+    seen = report.values[-1]
+    gpus: Sequence[str] = seen["gpus"]
+    build = f"built for {seen['build']}" if seen["build"] else "built for the CPU"
+    found = f"{seen['version']}, {build}, {seen['threads']} threads, GPUs: {', '.join(gpus) or 'none'}"
+    there = device_files(examination.root)
+    if there and not gpus:
+        yield warning("torch", f"{found}, though there are {', '.join(there)}", _advice_on_gpus(seen))
+    else:
+        yield ok("torch", found)
+
+
+def _advice_on_gpus(seen: dict[str, Any]) -> str:
+    if not seen["build"]:
+        return "install a build of torch for your GPUs: https://pytorch.org/get-started"
+    return "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi for a driver that is too old for this build"
+
+
+def engines(examination: Examination) -> Iterator[Finding]:
+    """The engines that are installed here can be imported."""
+    for module, is_needed in ENGINES.items():
+        try:
+            version = metadata.version(module)
+        except metadata.PackageNotFoundError:
+            if is_needed:
+                yield error(module, "not installed", f"pip install {module}")
+            continue
+        yield from engine(module, examination.timeout_s, found=f"{version}, in this environment")
+
+
+def engine(module: str, timeout_s: float, *, found: str, interpreter: str = sys.executable) -> Iterator[Finding]:
+    """An engine's module can be imported by an interpreter."""
+    try:
+        report = probe(ENGINE, module, timeout_s=timeout_s, python=interpreter)
+    except OSError as failure:
+        yield error(module, f"{interpreter} cannot be started: {failure}", "correct the path, or make that environment")
+        return
+    if report.problem:
+        yield error(module, f"{found}, cannot be imported: {report.account}", f"{interpreter} -m pip check")
+    else:
+        yield ok(module, found)

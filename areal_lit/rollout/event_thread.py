@@ -107,7 +107,8 @@ class EventThread:
             return ""
         stack = traceback.extract_stack(frame)
         logger.error("the %s thread is blocked:\n%s", self.name, "".join(traceback.format_list(stack)).rstrip())
-        culprit = next((each for each in stack if not each.filename.startswith(MACHINERY)), stack[-1])
+        first = next((each for each in stack if not each.filename.startswith(MACHINERY)), stack[-1])
+        culprit = next(each for each in reversed(stack) if each.filename == first.filename)
         return (
             f". {culprit.name} in {culprit.filename}, line {culprit.lineno}, blocks the {self.name} thread, on which "
             "everything is async: await there, or run what blocks in a thread (asyncio.to_thread)"

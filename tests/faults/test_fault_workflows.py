@@ -1,0 +1,53 @@
+"""Workflows that misbehave in a run: their samples are lost and counted, and a run of such samples ends by its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_parts import Rows, Trained, Wayward, small
+
+FAILING = ("raises", "exits", "hangs", "text", "short", "nan", "outside")
+
+
+@pytest.mark.slow
+def test_a_run_outlives_whatever_its_workflow_does(tmp_path: Path) -> None:
+    rows = [*FAILING, "none", *["good"] * 6]
+    run = small(  # the seed's last three prompts are good: what is counted after the last step is not logged
+        tmp_path, data=Rows(rows), workflow=Wayward(), loggers=[trained := Trained()], max_steps=None, seed=29,
+        rollout={"num_epochs": 1, "max_attempts": 2, "failure_budget": 1.0, "episode_timeout_s": 0.5},
+    )  # fmt: skip
+    run.fit()
+    assert trained.prompts == ["good"] * 6
+    assert trained.total("rollout/failed_episodes") == trained.total("rollout/retries") == 2 * len(FAILING)
+    assert trained.total("rollout/dropped_episodes") == 2
+    assert trained.total("rollout/rejected/failed") == len(FAILING)
+    assert trained.total("rollout/rejected/dropped") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "rollout", "says"),
+    [
+        ("raises", {}, r"failed for good, more than .* \(rollout.failure_budget\); the last: LookupError: no such tool"),
+        ("exits", {}, "the last: SystemExit: 3"),
+        ("hangs", {"episode_timeout_s": 0.3}, r"sample \d of prompt \d+ \(rows row \d+\) .* Wayward after episode_timeou"),
+        ("short", {}, r"workflow Wayward returned \d+ tokens with \d+ loss_mask, \d+ logprobs"),
+        ("nan", {}, "workflow Wayward returned log-prob nan, and all must be finite and at most 0"),
+        ("outside", {}, r"returned token ids from \d+ to 64, and all must be >= 0 and below the vocabulary's 64"),
+        ("none", {}, r"last 64 groups were all rejected \(dropped 64\).*the workflow returned None for every sample"),
+        ("none", {"num_epochs": 1, "max_rejected_groups": 99}, r"the data ended before anything .* all 64 .*dropped 64"),
+    ],
+)
+def test_a_workflow_that_always_fails_ends_the_run_by_its_reason(
+    tmp_path: Path, act: str, rollout: dict[str, object], says: str
+) -> None:
+    with pytest.raises(RuntimeError, match=says):
+        small(tmp_path, workflow=Wayward(act), rollout={"max_attempts": 1, **rollout}).fit()
+
+
+@pytest.mark.slow
+def test_a_workflow_that_blocks_the_event_loop_is_named_by_its_line(tmp_path: Path) -> None:
+    run = small(tmp_path, workflow=Wayward("blocks"), rollout={"wait_timeout_s": 0.5})
+    with pytest.raises(TimeoutError, match=r"groups of step 0 .* blocks in .*fault_parts.py, line \d+, blocks the rollou"):
+        run.fit()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any
 
 import pluggy
@@ -53,11 +53,31 @@ def create_plugin_manager(callbacks: Sequence[object], *, core: Sequence[object]
     return manager
 
 
+def tell_all(manager: pluggy.PluginManager, hook: str, **arguments: Any) -> list[HookError]:
+    """Call every implementation of a notify hook, whatever another one raises; returns what was raised."""
+    plugins = [implementation.plugin for implementation in reversed(getattr(manager.hook, hook).get_hookimpls())]
+    errors = []
+    for plugin in plugins:
+        alone = manager.subset_hook_caller(hook, [other for other in plugins if other is not plugin])
+        try:
+            alone(**arguments)
+        except HookError as error:
+            errors.append(error)
+    return errors
+
+
 def _name(callback: object) -> str:
     return dotted_path(type(callback))
 
 
-def _checked(callback: object) -> SimpleNamespace:
+class _Implementations:
+    """Functions as attributes, where pluggy looks for them."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        vars(self).update(functions)
+
+
+def _checked(callback: object) -> _Implementations:
     """The hook implementations of a callback, each wrapped so that an exception says whose it is."""
     implementations = {}
     for name, function in inspect.getmembers(callback, inspect.isroutine):
@@ -68,7 +88,7 @@ def _checked(callback: object) -> SimpleNamespace:
         if problem:
             raise ValueError(f"{origin(callback)}: {name} {problem}")
         implementations[name] = _named(function, callback)
-    return SimpleNamespace(**implementations)
+    return _Implementations(implementations)
 
 
 def _problem(name: str, function: Callable[..., Any], *, is_marked: bool) -> str:

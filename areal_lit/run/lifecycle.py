@@ -19,7 +19,7 @@ import pluggy
 from areal_lit.activity import Activity
 from areal_lit.checkpointing import CheckpointError, CheckpointStore, CheckpointWriter, read_state
 from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied
-from areal_lit.plugins import HookError, create_plugin_manager, load_defaults
+from areal_lit.plugins import create_plugin_manager, load_defaults, tell_all
 from areal_lit.prompts import PromptStream
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
@@ -65,7 +65,7 @@ class Lifecycle:
         self._died = threading.Event()
         self._directory: RunDirectory | None = None
         self._loggers = Loggers()
-        self._hook: pluggy.HookRelay | None = None
+        self._plugins: pluggy.PluginManager | None = None
         self._online: Online | None = None
         trainer.activity = Activity()
 
@@ -176,9 +176,9 @@ class Lifecycle:
         callbacks = load_defaults("callback", trainer.callbacks)
         self._loggers = Loggers(load_defaults("logger", trainer.loggers))
         core = (DefaultPolicies(store.best_score), RolloutDefaults(trainer.rollout), clock)
-        self._hook = create_plugin_manager(callbacks, core=core).hook
-        self._hook.configure(trainer=trainer)
-        return callbacks, self._hook
+        self._plugins = create_plugin_manager(callbacks, core=core)
+        self._plugins.hook.configure(trainer=trainer)
+        return callbacks, self._plugins.hook
 
     def _load_data(self) -> RunData:
         trainer = self._trainer
@@ -309,14 +309,13 @@ class Lifecycle:
     def _tell_end(self, status: Status) -> None:
         with ExitStack() as closing:
             closing.callback(self._loggers.close, status)
-            if self._hook is None:
+            if self._plugins is None:
                 return
-            try:
-                self._hook.fit_end(trainer=self._trainer, status=status)
-            except HookError as error:
-                if status == "finished":
-                    raise
-                logger.error("%s", error)  # what ended the run is what is raised
+            errors = tell_all(self._plugins, "fit_end", trainer=self._trainer, status=status)
+            for error in errors:
+                logger.error("%s", error)
+            if errors and status == "finished":  # else what ended the run is what is raised
+                raise errors[0]
 
 
 def _listed(name: str, parts: Sequence[Component]) -> dict[str, Component]:

@@ -60,10 +60,15 @@ class DefaultPolicies:
 
 
 class PhaseClock:
-    """Seconds spent in each phase since the last ``metrics`` call."""
+    """Seconds spent in each phase since the last ``metrics`` call, or since everything was started."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
+        self._step_start = time.monotonic()
+
+    @hookimpl
+    def fit_start(self) -> None:
+        self._seconds.clear()
         self._step_start = time.monotonic()
 
     @hookimpl

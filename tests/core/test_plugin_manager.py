@@ -8,7 +8,7 @@ import pytest
 
 import areal_lit
 from areal_lit.contracts import Callback
-from areal_lit.plugins import HookError, create_plugin_manager
+from areal_lit.plugins import HookError, create_plugin_manager, tell_all
 
 
 class Recorder(Callback):
@@ -28,6 +28,21 @@ def test_hooks_run_in_the_order_of_the_list_and_take_the_arguments_they_name() -
     manager = create_plugin_manager([Recorder(name=name, calls=calls) for name in "cab"])
     manager.hook.step_end(trainer=None, step=3, metrics={})
     assert calls == ["c3", "a3", "b3"]
+
+
+def test_all_are_told_in_order_whatever_one_of_them_raises() -> None:
+    calls: list[str] = []
+
+    class Fails(Callback):
+        @areal_lit.hookimpl
+        def step_end(self) -> None:
+            calls.append("fails")
+            raise KeyError("reward")
+
+    members = [Recorder(name="a", calls=calls), Fails(), Recorder(name="b", calls=calls)]
+    errors = tell_all(create_plugin_manager(members), "step_end", trainer=None, step=3, metrics={})
+    assert calls == ["a3", "fails", "b3"]
+    assert [type(error.__cause__) for error in errors] == [KeyError]
 
 
 def test_the_first_callback_decides_a_policy_and_the_core_only_if_none_does() -> None:

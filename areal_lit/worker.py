@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +18,9 @@ from areal_lit.plugins import check_fingerprint, create_plugin_manager
 from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource
 from areal_lit.weight_sync import as_announced
+
+BACKGROUND_NICENESS = 10
+"""Of threads that write checkpoints: on busy cores training comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,8 @@ def _in_thread(work: Callable[[], None], name: str) -> Future[None]:
     future: Future[None] = Future()
 
     def run() -> None:
+        if sys.platform == "linux":
+            os.nice(BACKGROUND_NICENESS)  # there it is the thread's own
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future

@@ -7,6 +7,7 @@ state of a torch optimizer. Loading one runs no code.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,19 +16,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TREE = "tree"
+_PLAIN = re.compile(r"""[^/'"]*[^/'"0-9][^/'"]*""")
 
 
 def map_tensors(state: Any, change: Callable[[str, Tensor], Any], *, path: str = "") -> Any:
     """A copy of the state with each tensor changed.
 
     Args:
-        change: given a tensor's path (``optimizer/state/3/exp_avg``) and the tensor.
+        change: given a tensor's path (``optimizer/state/3/exp_avg``), which no other has, and the tensor.
         path: of the state itself.
     """
     import torch
 
     def inside(key: Any, value: Any) -> Any:
-        return map_tensors(value, change, path=f"{path}/{key}" if path else str(key))
+        return map_tensors(value, change, path=f"{path}/{_label(key)}" if path else _label(key))
 
     if isinstance(state, torch.Tensor):
         return change(path, state)
@@ -36,6 +38,11 @@ def map_tensors(state: Any, change: Callable[[str, Tensor], Any], *, path: str =
     if isinstance(state, list | tuple):
         return type(state)(inside(index, value) for index, value in enumerate(state))
     return state
+
+
+def _label(key: Any) -> str:
+    """A key within a path; no two keys look alike there, or one tensor would take another's place."""
+    return key if isinstance(key, str) and _PLAIN.fullmatch(key) else repr(key)
 
 
 def save_state(state: Any, file: Path) -> None:

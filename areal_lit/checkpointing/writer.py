@@ -11,6 +11,7 @@ import logging
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ class CheckpointWriter:
         self._watch = watch
         self._on_failure = on_failure
         self._pending: _Pending | None = None
+        self._committed: deque[tuple[int, Path]] = deque()
 
     def write(self, step: int, capture: Callable[[Path], Captured]) -> None:
         """Have ``capture`` fill a directory, then let it be committed in the background; waits for the one before.
@@ -85,10 +87,19 @@ class CheckpointWriter:
             target=self._finish, args=(self._pending, captured), name=f"areal-lit-checkpoint-{step}", daemon=True
         ).start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written now."""
+        return self._pending is None or self._pending.committed.done()
+
     def check(self) -> None:
         """Raise TimeoutError when the one being written takes too long; its failure is told to ``on_failure``."""
-        if self._pending is not None and not self._pending.committed.done():
+        if self._pending is not None and not self.is_idle:
             self._pending.check(self._timeout_s)
+
+    def take_committed(self) -> list[tuple[int, Path]]:
+        """Step and path of those that were committed since the last call."""
+        return [self._committed.popleft() for _ in range(len(self._committed))]
 
     def wait(self) -> None:
         """Return when nothing is being written any more.
@@ -131,6 +142,7 @@ class CheckpointWriter:
             self._on_failure(failure)
         else:
             logger.info("wrote %s in %.1f s", path, time.monotonic() - pending.start_s)
+            self._committed.append((pending.step, path))
             pending.committed.set_result(path)
 
     def _explained(self, step: int, error: BaseException) -> BaseException:

@@ -90,6 +90,7 @@ class Run:
         """Enter every context manager that plugins put around this phase."""
         self._watch()
         self._writer.check()
+        self._tell_committed()
         with ExitStack() as stack:
             for manager in self._hook.phase(trainer=self.trainer, name=name, step=self.trainer.step):
                 stack.enter_context(manager)
@@ -227,9 +228,16 @@ class Run:
         if not goes_on:
             self._wait_for_checkpoint()
 
+    def _tell_committed(self) -> None:
+        """Loggers hear of checkpoints once these are whole."""
+        for step, path in self._writer.take_committed():
+            has_export = self.trainer.checkpoint.export_hf
+            self._loggers.artifact(step, "model" if has_export else "checkpoint", path / "hf" if has_export else path)
+
     def _wait_for_checkpoint(self) -> None:
         with self.trainer.activity.during("writing a checkpoint"):
             self._writer.wait()
+        self._tell_committed()
 
     @property
     def _is_at_last_step(self) -> bool:

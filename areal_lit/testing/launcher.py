@@ -43,6 +43,12 @@ class EchoRank:
     def echo(self, *values: Any) -> tuple[Any, ...]:
         return values
 
+    def keep_promise(self) -> None:
+        if isinstance(self.value, Exception):
+            self.promised.set_exception(self.value)
+        else:
+            self.promised.set_result(self.value)
+
     def note(self, value: Any) -> list[Any]:
         self.calls.append(value)
         return self.calls
@@ -56,6 +62,12 @@ class EchoRank:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def later(self, value: Any) -> Future[Any]:
+        """An answer that comes with ``keep_promise``."""
+        self.promised: Future[Any] = Future()
+        self.value = value
+        return self.promised
 
     def exit(self, code: int) -> None:
         print("last words", flush=True)
@@ -94,6 +106,7 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         group = launcher.start_group(spec)
         _check_calls(group)
         _check_errors(group)
+        _check_promises(group)
         _check_values(group)
         _check_process(launcher)
         if launcher.in_process:
@@ -133,6 +146,21 @@ def _check_errors(group: WorkerGroup) -> None:
         assert f"{group.name} rank {rank}" in told, f"an exception says which rank raised it, got {told!r}"
     values = results(group.call("echo", 1, timeout_s=CALL_TIMEOUT_S))
     assert values == [(1,)] * group.num_ranks, "a rank goes on after an exception"
+
+
+def _check_promises(group: WorkerGroup) -> None:
+    for value in ("at last", KeyError("never")):
+        promised = group.call("later", value, timeout_s=CALL_TIMEOUT_S)
+        results(group.call("place", timeout_s=CALL_TIMEOUT_S))
+        assert not any(future.done() for future in promised), (
+            "a method's future is answered when it is done, not before"
+        )
+        results(group.call("keep_promise", timeout_s=CALL_TIMEOUT_S))
+        for rank, future in enumerate(promised):
+            got = future.exception(timeout=CALL_TIMEOUT_S) or future.result()
+            assert repr(got) == repr(value), (
+                f"what a future brings is the answer, expected {value!r} of {rank}, got {got!r}"
+            )
 
 
 def _check_values(group: WorkerGroup) -> None:

@@ -182,6 +182,43 @@ def a_loaded_strategy_goes_on_exactly(case: Case) -> None:
         _same_weights(tensors(loaded), tensors(saved), "weights after loading", exact=True)
 
 
+def a_snapshot_is_of_its_moment(case: Case) -> None:
+    """What a snapshot writes after further steps is what ``save`` and ``export_hf`` would have written before them."""
+    optimizer = PlainAdam(lr=1e-2, schedule="cosine")
+    strategy = case.ready(optimizer, num_steps=5)
+    strategy.prepare_snapshot()
+    for seed in range(2):
+        strategy.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
+        strategy.end_step()
+        snapshot, before = strategy.snapshot(), tensors(strategy)
+        if snapshot is None:
+            return
+        strategy.optimizer_step([random_batch(seed=9)], objective, LOGPROB)
+        directory = case.directory / f"snapshot-{seed}"
+        directory.mkdir()
+        snapshot.save(directory)
+        loaded = case.ready(optimizer, num_steps=5, init_seed=1)
+        loaded.load(directory)
+        _same_weights(tensors(loaded), before, "weights of a snapshot", exact=True)
+        loaded.optimizer_step([random_batch(seed=9)], objective, LOGPROB)
+        _same_weights(tensors(loaded), tensors(strategy), "weights after a step from a snapshot", exact=True)
+        size_bytes = sum(file.stat().st_size for file in directory.iterdir())
+        assert 0.5 * snapshot.size_bytes < size_bytes < 2 * snapshot.size_bytes + 2**20, (
+            "size_bytes must be about right"
+        )
+        directory = case.directory / f"export-of-snapshot-{seed}"
+        directory.mkdir()
+        snapshot.export_hf(directory)
+        _same_weights(_exported(directory), before, "weights of a snapshot's export", exact=True)
+
+
+def _exported(directory: Path) -> dict[str, Tensor]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def an_export_is_the_same_model(case: Case) -> None:
     """``AutoModelForCausalLM`` and ``AutoTokenizer`` load it, and log-probs are the same."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -243,6 +280,7 @@ STRATEGY_CHECKS: tuple[Callable[[Case], None], ...] = (
     steps_match_plain_torch,
     weights_fit_their_manifest,
     a_loaded_strategy_goes_on_exactly,
+    a_snapshot_is_of_its_moment,
     an_export_is_the_same_model,
     non_finite_gradients_skip_the_step,
     evaluation_leaves_everything_alone,

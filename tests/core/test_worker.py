@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import random
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from areal_lit import hookimpl
+from areal_lit import hookimpl, random_states
 from areal_lit.batching import pack
-from areal_lit.contracts import Algorithm, Callback, Rank, Strategy, WorkerGroup
+from areal_lit.checkpointing import CheckpointError
+from areal_lit.contracts import Algorithm, Callback, Rank, Snapshot, Strategy, WorkerGroup
 from areal_lit.plugins import fingerprint
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.testing.strategy_case import PlainSGD
@@ -66,7 +70,10 @@ class Workers(WorkerGroup):
 def done(call: Callable[..., Any], *args: Any) -> Future[Any]:
     future: Future[Any] = Future()
     try:
-        future.set_result(call(*args))
+        value = call(*args)
+        if isinstance(value, Future):
+            return value
+        future.set_result(value)
     except (ValueError, RuntimeError) as error:
         future.set_exception(error)
     return future
@@ -178,6 +185,87 @@ def test_callbacks_hear_of_optimizer_steps_with_the_role(tmp_path: Path) -> None
     group, _ = started(tmp_path, callbacks=[watcher])
     group.wait(group.optimizer_step(batch()), "optimizer_step")
     assert watcher.seen == [("policy", True)]
+
+
+class Slow(Snapshot):
+    """Writes when it is told to."""
+
+    size_bytes = 3 * 2**20
+
+    def __init__(self, go: threading.Event, error: OSError | None) -> None:
+        self.go = go
+        self.error = error
+
+    def save(self, directory: Path) -> None:
+        assert self.go.wait(30)
+        if self.error:
+            raise self.error
+        (directory / "saved").touch()
+
+    def export_hf(self, directory: Path) -> None:
+        (directory / "exported").touch()
+
+
+class Snapping(Single):
+    """Has slow snapshots."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.error = error
+
+    def snapshot(self) -> Snapshot:
+        return Slow(self.go, self.error)
+
+
+class Plain(Single):
+    """Has no snapshots, as strategies without support for them."""
+
+    def snapshot(self) -> None:
+        return None
+
+
+def saved(group: RoleGroup, directory: Path, *, in_background: bool) -> Future[Any]:
+    (directory / "hf").mkdir(parents=True)
+    (future,) = group.save(directory, export=directory / "hf", in_background=in_background, timeout_s=5.0)
+    return future
+
+
+def test_files_are_written_in_the_background_only_from_a_snapshot_and_when_asked_to(tmp_path: Path) -> None:
+    group, _ = started(tmp_path, strategy=Plain())
+    assert saved(group, tmp_path / "plain", in_background=True).done()
+    assert (tmp_path / "plain" / "hf" / "model.safetensors").exists()
+    group, _ = started(tmp_path, strategy=(slow := Snapping()))
+    assert saved(group, tmp_path / "asked", in_background=False).done()
+    future = saved(group, tmp_path / "background", in_background=True)
+    group.wait(group.optimizer_step(batch()), "optimizer_step")
+    assert not future.done()
+    slow.go.set()
+    future.result(timeout=30)
+    names = {path.name for path in (tmp_path / "background").rglob("*") if path.is_file()}
+    assert names == {"saved", "exported", "random-0.json"}
+
+
+def test_a_full_disk_is_named_with_what_the_rank_was_to_write(tmp_path: Path) -> None:
+    group, _ = started(tmp_path, strategy=(slow := Snapping(OSError(28, "No space left on device"))))
+    slow.go.set()
+    error = saved(group, tmp_path / "full", in_background=True).exception(timeout=30)
+    assert isinstance(error, CheckpointError)
+    assert re.search(
+        r"cannot write to .*full: .*No space left on device \(3\.0 MiB are needed, [\d.,]+ MiB", str(error)
+    )
+
+
+def test_each_rank_draws_on_after_loading(tmp_path: Path) -> None:
+    group, _ = started(tmp_path)
+    before = random_states.capture()
+    saved(group, tmp_path / "at", in_background=False)
+    drawn = random.random(), float(torch.rand(()))
+    group.load(tmp_path / "at")
+    assert (random.random(), float(torch.rand(()))) == drawn
+    (tmp_path / "at" / "random-0.json").unlink()
+    group.load(tmp_path / "at")
+    random_states.restore(before)
 
 
 def test_the_first_minibatch_tells_how_far_engine_and_trainer_differ(tmp_path: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import torch
 import yaml
 
 from areal_lit import hookimpl, recipes
@@ -78,21 +82,107 @@ def test_a_run_leaves_a_complete_directory(tmp_path: Path) -> None:
     assert model.config.vocab_size >= len(tokenizer)
 
 
+class Draws(Callback):
+    """Draws a number from every global generator at each step; its state is all of them."""
+
+    def __init__(self) -> None:
+        self.drawn: list[list[float]] = []
+
+    @hookimpl
+    def step_end(self) -> None:
+        self.drawn.append([random.random(), float(np.random.rand()), float(torch.rand(()))])
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.drawn = state["drawn"]
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 @pytest.mark.slow
 def test_deterministic_runs_repeat_and_resume_bit_for_bit(tmp_path: Path) -> None:
-    options = ("deterministic=true", "rollout.max_staleness=0", "checkpoint.every_steps=3", "checkpoint.keep_last=0",
-               "policy.optimizer.init_args.warmup_steps=2", "max_steps=6")  # fmt: skip
-    whole = trainer("quickstart_inline", tmp_path, *options, "name=whole").fit()
-    stopped = trainer("quickstart_inline", tmp_path, *options, "name=parts")
-    stopped.callbacks = [AtStep(3, lambda: os.kill(os.getpid(), signal.SIGTERM))]
+    options = ("deterministic=true", "rollout.max_staleness=0", "checkpoint.every_steps=3", "checkpoint.keep_last=1",
+               "checkpoint.best={set: arithmetic}", "evaluation={every_steps: 2, max_prompts: 8}", "max_steps=7",
+               "policy.optimizer.init_args.warmup_steps=2")  # fmt: skip
+    stop = AtStep(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    def run(name: str, *callbacks: Callback, seed: int, resume: str | None = None) -> Path:
+        seed_everything(seed)
+        made = trainer("quickstart_inline", tmp_path, *options, f"name={name}")
+        made.callbacks = [Draws(), *callbacks]
+        return made.fit(resume=resume)
+
+    whole = run("whole", seed=1)
     with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    parts = trainer("quickstart_inline", tmp_path, *options, "name=parts").fit(resume="auto")
+        run("parts", stop, seed=1)
+    parts = run("parts", seed=2, resume="auto")
     assert learned(whole) == learned(parts)
     rates = [float(row["train/lr"]) for row in rows(whole)]
     assert rates.index(max(rates)) == 1, "it resumes in the decay, past the warm-up"
-    name = Path("checkpoints/step-00000006/hf/model.safetensors")
-    assert (whole / name).read_bytes() == (parts / name).read_bytes()
+    names, states = zip(*map(kept, (whole, parts)), strict=True)
+    assert names[0] == names[1]
+    assert names[0][-1] == "step-00000007"
+    assert len(names[0]) == 2, "the newest and the best"
+    assert states[0] == states[1]
+    assert len(states[0]["components"]["callbacks.0"]["state"]["drawn"]) == 7
+    for file in ("hf/model.safetensors", "roles/policy/rank-0.safetensors", "roles/policy/random-0.json"):
+        name = Path("checkpoints/step-00000007", file)
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()
+
+
+def kept(run: Path) -> tuple[list[str], dict[str, Any]]:
+    """What a run's checkpoints are called, and the state of the newest, but for the run's own name."""
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    state = json.loads((run / "checkpoints" / names[-1] / "state.json").read_text())
+    del state["config"]["name"]
+    return names, state
+
+
+@pytest.mark.slow
+def test_a_resumed_run_leaves_no_trace_of_the_steps_it_takes_again(tmp_path: Path) -> None:
+    options = ("checkpoint={every_steps: 2, keep_last: 0, best: {set: arithmetic, metric: length, mode: min}}",
+               "evaluation={every_steps: 1, max_prompts: 1}", "max_steps=5")  # fmt: skip
+    run = trainer("quickstart_inline", tmp_path, *options).fit()
+    resumed = trainer("quickstart_inline", tmp_path, *options)
+    seen: list[int] = []
+    resumed.callbacks = [AtStep(3, lambda: seen.extend(int(row["step"]) for row in rows(run)))]
+    resumed.fit(resume=str(run / "checkpoints" / "step-00000002"))
+    assert seen == [1, 2, 3], "rows past the checkpoint were cut before the first new one"
+    assert [int(row["step"]) for row in rows(run)] == [1, 2, 3, 4, 5]
+    assert list(dict.fromkeys(sample["step"] for sample in samples(run))) == [1, 2, 3, 4, 5]
+    lengths = {int(row["step"]): float(row["eval/arithmetic/length"]) for row in rows(run)}
+    best = min(lengths, key=lambda step: (lengths[step], step))
+    values = trainer("quickstart_inline", tmp_path, *options, "evaluation.max_prompts=1").evaluate(checkpoint="best")
+    assert values["eval/arithmetic/length"] > 0
+    again = trainer("quickstart_inline", tmp_path, *options, "max_steps=6")
+    started: list[int] = []
+    again.callbacks = [Started(started)]
+    again.fit(resume="best")
+    assert started == [best]
+
+
+class Started(Callback):
+    """Notes the step that a run begins at."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    @hookimpl
+    def fit_start(self, trainer: Trainer) -> None:
+        self.steps.append(trainer.step)
+
+
+@pytest.mark.slow
+def test_a_best_set_that_does_not_exist_is_told_before_training(tmp_path: Path) -> None:
+    run = trainer("quickstart_inline", tmp_path, "checkpoint.best={set: arithmetics}", "evaluation.every_steps=1")
+    with pytest.raises(ValueError, match=r"checkpoint\.best\.set is 'arithmetics', which .* there are: arithmetic"):
+        run.fit()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import torch
 
 from areal_lit.testing import strategy as suite
 from areal_lit.testing.strategy_case import Case
+from areal_lit_single.snapshot import SingleSnapshot
 from areal_lit_single.strategy import Single
 
 
@@ -97,6 +98,13 @@ class ScheduleLost(Single):
         super()._take_back({**state, "trainable": {**state["trainable"], "training_step": 0}})
 
 
+class SnapshotAliases(Single):
+    """Its tensors are those that the next step moves."""
+
+    def snapshot(self):
+        return SingleSnapshot(self._state(), self._network, self._spec)
+
+
 class ExportOfFirstWeights(Single):
     def export_hf(self, directory):
         first = Single()
@@ -132,6 +140,7 @@ class EvaluationMoves(Single):
         (OtherManifest, suite.weights_fit_their_manifest),
         (OptimizerStateLost, suite.a_loaded_strategy_goes_on_exactly),
         (ScheduleLost, suite.a_loaded_strategy_goes_on_exactly),
+        (SnapshotAliases, suite.a_snapshot_is_of_its_moment),
         (ExportOfFirstWeights, suite.an_export_is_the_same_model),
         (StepsOnInfinities, suite.non_finite_gradients_skip_the_step),
         (EvaluationMoves, suite.evaluation_leaves_everything_alone),

@@ -1,0 +1,156 @@
+"""Checkpoints in the background: one at a time, whole or not at all, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_lit.checkpointing import Captured, CheckpointError, CheckpointStore, CheckpointWriter, naming_the_disk
+
+WAIT_S = 30.0
+
+
+def capture(writing: Future[Any] | None = None) -> Callable[[Path], Captured]:
+    def fill(directory: Path) -> Captured:
+        (directory / "weights").write_bytes(b"123456")
+        return Captured(state={"at": 7}, writing=[writing] if writing else [])
+
+    return fill
+
+
+def writer(tmp_path: Path, **options: Any) -> tuple[CheckpointWriter, CheckpointStore]:
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=0)
+    return CheckpointWriter(store, **{"timeout_s": WAIT_S, **options}), store
+
+
+def full_disk() -> CheckpointError:
+    return CheckpointError("cannot write to /disk: no space left (3.0 MiB are needed, 1.0 MiB were free there)")
+
+
+def test_the_loop_goes_on_while_files_are_written_and_the_next_save_waits(tmp_path: Path) -> None:
+    waits = threading.Event()
+    made, store = writer(tmp_path, watch=waits.set)  # asked while waiting
+    writing: Future[None] = Future()
+    made.write(1, capture(writing))
+    assert not made.is_idle
+    assert store.names() == [], "nothing is committed before all files are written"
+    threading.Thread(target=lambda: (waits.wait(WAIT_S), writing.set_result(None)), daemon=True).start()
+    made.write(2, capture())
+    assert waits.is_set()
+    assert store.names()[0] == "step-00000001"
+    made.wait()
+    assert store.names() == ["step-00000001", "step-00000002"]
+    assert made.take_committed() == [(step, store.directory / f"step-0000000{step}") for step in (1, 2)]
+    assert made.take_committed() == []
+    made.wait()
+
+
+def test_a_full_disk_is_told_at_once_with_the_way_out_and_leaves_the_last_whole_one(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+    heard = threading.Event()
+    made, store = writer(tmp_path, on_failure=lambda error: (told.append(error), heard.set()))
+    made.write(1, capture())
+    made.wait()
+    failed: Future[None] = Future()
+    failed.set_exception(full_disk())
+    made.write(2, capture(failed))
+    assert heard.wait(WAIT_S)
+    with pytest.raises(CheckpointError) as raised:
+        made.wait()
+    assert raised.value is told[0]
+    for part in (
+        "checkpoint of step 2 is lost", "/disk", "3.0 MiB are needed, 1.0 MiB were free", "step-00000001",
+        "checkpoint.keep_last", "--resume auto",
+    ):  # fmt: skip
+        assert part in str(raised.value)
+    assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
+    made.write(3, capture())
+    made.wait()
+
+
+def test_a_disk_that_is_full_at_once_is_explained_too(tmp_path: Path) -> None:
+    def fail(directory: Path) -> Captured:
+        raise OSError(errno.ENOSPC, "No space left on device", str(directory / "roles"))
+
+    made, store = writer(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"step 4 is lost: cannot write to .*roles.* free there\); there is no ear"
+    ):
+        made.write(4, fail)
+    assert made.is_idle
+    assert store.latest() is None
+
+
+def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
+    died: Future[None] = Future()
+    died.set_exception(ConnectionError("policy rank 0 ended"))
+    made, store = writer(tmp_path)
+    made.write(1, capture(died))
+    with pytest.raises(ConnectionError, match="policy rank 0 ended"):
+        made.wait()
+    assert not list(store.directory.iterdir())
+
+
+def test_a_wait_has_a_deadline_that_is_named(tmp_path: Path) -> None:
+    made, _ = writer(tmp_path, timeout_s=0.01)
+    made.write(1, capture(Future()))
+    threading.Event().wait(0.02)
+    says = r"step 1 is still not written to .*after checkpoint\.timeout_s=0\.01 s"
+    with pytest.raises(TimeoutError, match=says):
+        made.check()
+    with pytest.raises(TimeoutError, match=says):
+        made.wait()
+
+
+def test_a_wait_ends_when_the_run_failed_elsewhere(tmp_path: Path) -> None:
+    def watch() -> None:
+        raise ConnectionError("engine-0 ended")
+
+    made, _ = writer(tmp_path, watch=watch)
+    made.write(1, capture(Future()))
+    with pytest.raises(ConnectionError, match="engine-0 ended"):
+        made.wait()
+
+
+@pytest.mark.parametrize(("error", "left"), [(ValueError, ["step-00000001"]), (KeyboardInterrupt, [])])
+def test_a_failed_run_lets_its_checkpoint_be_committed_and_an_aborted_one_waits_for_nothing(
+    tmp_path: Path, error: type[BaseException], left: list[str]
+) -> None:
+    made, store = writer(tmp_path)
+    writing: Future[None] = Future()
+
+    def run() -> None:
+        with made:
+            made.write(1, capture(writing))
+            if error is ValueError:
+                threading.Timer(0.1, writing.set_result, [None]).start()
+            raise error
+
+    with pytest.raises(error):
+        run()
+    assert store.names() == left
+
+
+def test_needed_and_free_bytes_are_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(
+            CheckpointError, match=r"cannot write to .*: \[Errno 27\] File too large \(1,536\.0 MiB are needed"
+        ),
+        naming_the_disk(tmp_path, needed_bytes=1536 * 2**20),
+    ):
+        raise OSError(errno.EFBIG, "File too large")
+
+
+def test_a_commit_says_how_long_it_took(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="areal_lit")
+    made, _ = writer(tmp_path)
+    made.write(1, capture())
+    made.wait()
+    assert "step-00000001 in 0." in caplog.text

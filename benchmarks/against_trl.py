@@ -1,8 +1,8 @@
 """areal-lit (synchronous, and with max_staleness 2) against TRL's GRPOTrainer, interleaved in one run.
 
 Same model sizes, prompts, samples, lengths, reward and two threads; the model is random, so that lengths are geometric.
-Prints samples/s, multiples of TRL's and of our own synchronous run, seconds to the first step, and peak memory
-over all processes.
+Prints samples/s, multiples of TRL's and of our own synchronous run, and peak memory over all processes; how soon the
+first step ends is measured by ``startup.py``.
 
 Usage: python benchmarks/against_trl.py --trl-python ENV/bin/python [--repeats 3] [--rows 0 1 2]
 """
@@ -41,37 +41,41 @@ def proportional_memory_gb(process: psutil.Process) -> float:
     return total / 2**30
 
 
-def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> dict[str, float]:
-    """One fit in a process of its own."""
+def fit_command(row: tuple[int, int, int, int], staleness: int, directory: Path) -> list[str]:
+    """Our run of a row; synchronous with two threads each, else with one for each of trainer and engine."""
     prompts, samples, longest, steps = row
     threads = 2 if staleness == 0 else 1
-    with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart", "--runs_dir", directory,
-            "--policy.model.config", json.dumps(MODEL), "--max_steps", str(steps),
-            "--rollout.groups_per_step", str(prompts), "--rollout.samples_per_group", str(samples),
-            "--rollout.max_staleness", str(staleness), "--rollout.sampling.max_new_tokens", str(longest),
-            "--policy.num_threads", str(threads), "--inference.num_threads", str(threads),
-            "--checkpoint.at_end", "false", *own,
-        ]  # fmt: skip
-        start = time.time()
-        metrics = Path(directory) / "quickstart" / "metrics.csv"
-        with (Path(directory) / "output.txt").open("w") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            first, peak = 0.0, 0.0
+    return [
+        sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart", "--runs_dir", str(directory),
+        "--policy.model.config", json.dumps(MODEL), "--max_steps", str(steps),
+        "--rollout.groups_per_step", str(prompts), "--rollout.samples_per_group", str(samples),
+        "--rollout.max_staleness", str(staleness), "--rollout.sampling.max_new_tokens", str(longest),
+        "--policy.num_threads", str(threads), "--inference.num_threads", str(threads),
+        "--checkpoint.at_end", "false",
+    ]  # fmt: skip
+
+
+def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> dict[str, float]:
+    """One fit in a process of its own."""
+    prompts, samples, *_ = row
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        metrics = directory / "quickstart" / "metrics.csv"
+        with (directory / "output.txt").open("w") as output:
+            process = subprocess.Popen(
+                [*fit_command(row, staleness, directory), *own], stdout=output, stderr=subprocess.STDOUT
+            )
+            peak = 0.0
             while process.poll() is None:
-                if not first and metrics.exists() and metrics.read_text().count("\n") >= 2:
-                    first = time.time() - start
                 peak = max(peak, proportional_memory_gb(psutil.Process(process.pid)))
                 time.sleep(0.25)
         if process.returncode:
-            raise SystemExit((Path(directory) / "output.txt").read_text())
+            raise SystemExit((directory / "output.txt").read_text())
         with metrics.open() as file:
             seconds = [float(r["time/step"]) for r in csv.DictReader(file)][3:]
     return {
         "samples_per_s": prompts * samples / statistics.median(seconds),
         "mean_samples_per_s": prompts * samples / statistics.fmean(seconds),
-        "first_step_s": first,
         "peak_gb": peak,
     }
 
@@ -81,11 +85,12 @@ def theirs(row: tuple[int, int, int, int], python: str) -> dict[str, float]:
     prompts, samples, longest, steps = row
     with tempfile.TemporaryDirectory() as directory:
         command = [python, str(HERE / "trl_grpo.py"), *map(str, (steps, prompts, samples, longest, 2))]
+        start = time.time()
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return measured
+    return {**measured, "first_step_s": measured["first_step_at"] - start}
 
 
 def main() -> None:
@@ -94,8 +99,8 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--rows", type=int, nargs="*", default=[0, 1, 2])
     options, own = arguments.parse_known_args()
-    print("| prompts x samples x longest | who | samples/s | x TRL | x ours synchronous | first step s | peak GB |")
-    print("|---|---|---|---|---|---|---|")
+    print("| prompts x samples x longest | who | samples/s | x TRL | x ours synchronous | peak GB |")
+    print("|---|---|---|---|---|---|")
     for row in (ROWS[index] for index in options.rows):
         runs: dict[str, list[dict[str, float]]] = {"TRL": [], "synchronous": [], "max_staleness 2": []}
         for _ in range(options.repeats):
@@ -115,7 +120,7 @@ def main() -> None:
 
             print(
                 f"| {' x '.join(map(str, row[:3]))} | {who} | {median['samples_per_s']:.0f} | {ratio('TRL')} | "
-                f"{ratio('synchronous')} | {median['first_step_s']:.1f} | {median['peak_gb']:.2f} |",
+                f"{ratio('synchronous')} | {median['peak_gb']:.2f} |",
                 flush=True,
             )
 

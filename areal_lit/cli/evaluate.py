@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from areal_lit.cli.fit import guarded, report_broken_rules
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.collector import collected_later
+from areal_lit.recipes.warm_up import warm_up_named
 from areal_lit.validation import broken_rules
 
 if TYPE_CHECKING:
@@ -21,13 +23,18 @@ OWN = {
 def run(arguments: Sequence[str]) -> int:
     """0 finished, 1 failed; wrong use and interruption are the caller's."""
     options = read_options("evaluate", arguments, OWN)
-    if options is None or (recipe := read_recipe(options)) is None:
+    if options is None:
         return 0
-    checkpoint = checkpoint_path(options.named.get("checkpoint"), "--checkpoint")
-    trainer = recipe.build()
-    if report_broken_rules(broken_rules(trainer)):
-        return 1
-    return guarded(lambda: print_metrics(trainer, checkpoint))
+    with warm_up_named(options.configs, options.overrides):
+        with collected_later():
+            recipe = read_recipe(options)
+        if recipe is None:
+            return 0
+        checkpoint = checkpoint_path(options.named.get("checkpoint"), "--checkpoint")
+        trainer = recipe.build()
+        if report_broken_rules(broken_rules(trainer)):
+            return 1
+        return guarded(lambda: print_metrics(trainer, checkpoint))
 
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.collector import collected_later
 from areal_lit.recipes.warm_up import warm_up_named
 
 OWN = {
@@ -21,7 +22,9 @@ def run(arguments: Sequence[str]) -> int:
     if options is None:
         return 0
     with warm_up_named(options.configs, options.overrides):
-        if (recipe := read_recipe(options)) is None:
+        with collected_later():
+            recipe = read_recipe(options)
+        if recipe is None:
             return 0
         resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
         trainer = recipe.build()

@@ -10,7 +10,6 @@ from areal_lit.contracts import KINDS, Launcher
 from areal_lit.plugins import PluginError, Plugins, kind_of
 from areal_lit.plugins.distributions import dotted_path
 from areal_lit.recipes.loading import RecipeError, parse_value, read, read_flags
-from areal_lit.validation import components
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -21,6 +20,8 @@ IN_PROCESSES = frozenset({"algorithm", "strategy", "optimizer", "transport", "in
 
 def warm_up_for(trainer: Trainer) -> AbstractContextManager[None]:
     """The launcher's ``warm_up`` with everything that the trainer's processes use."""
+    from areal_lit.validation import components
+
     classes = ((kind_of(type(item)), dotted_path(type(item))) for item in components(trainer).values())
     return trainer.launcher.warm_up(_modules(classes))
 

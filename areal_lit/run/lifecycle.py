@@ -18,6 +18,7 @@ import pluggy
 
 from areal_lit.activity import Activity
 from areal_lit.checkpointing import CheckpointError, CheckpointStore, CheckpointWriter, read_state
+from areal_lit.collector import collected_later
 from areal_lit.contracts import Callback, Component, Death, Process, ProcessDied
 from areal_lit.plugins import create_plugin_manager, load_defaults, tell_all
 from areal_lit.prompts import PromptStream
@@ -76,7 +77,8 @@ class Lifecycle:
         run = None
         with self._exit:
             try:
-                run = self._start()
+                with collected_later():
+                    run = self._start()
                 yield run
                 if not self._is_evaluation:
                     run.complete()
@@ -295,7 +297,10 @@ class Lifecycle:
             # the first failure is the one to report; whatever else a broken run raises now is written down
             except Exception:
                 logger.exception("step %d could not be saved after the failure", step)
-        error.add_note(f"step {step} is saved; {GO_ON}" if is_saved else f"{GO_ON} from the last checkpoint, if any")
+        if is_saved:
+            error.add_note(f"step {step} is saved; {GO_ON}")
+        elif step:
+            error.add_note(f"{GO_ON} from the last checkpoint, if any")
 
     def _end_with(self, stop: Callable[[], None]) -> None:
         """Have something stopped at the end. A further signal does not keep it, nor what comes after it, from that."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.checkpointing import CheckpointStore, whole_checkpoint
+from areal_lit.collector import collected_later
 from areal_lit.recipes.warm_up import warm_up_for
 from areal_lit.validation import broken_rules
 
@@ -46,7 +47,8 @@ def running(trainer: Trainer, *, resume: str | None, is_evaluation: bool = False
     if broken:
         raise ValueError("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in broken))
     with warm_up_for(trainer):
-        from areal_lit.run.lifecycle import Lifecycle
+        with collected_later():
+            from areal_lit.run.lifecycle import Lifecycle
 
         with Lifecycle(trainer, resume=resume, is_evaluation=is_evaluation).run() as run:
             yield run

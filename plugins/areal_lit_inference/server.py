@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import select
 import socket
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from areal_lit.plugins import check_fingerprint
@@ -57,24 +57,32 @@ def serve(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(address)
         listener.listen(1)
-        listener.settimeout(CONNECT_TIMEOUT_S)
         try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            raise TimeoutError(f"no client connected to {address} within {CONNECT_TIMEOUT_S:g} s") from None
-    if select.select([connection], [], [], 0)[0] and not connection.recv(1, socket.MSG_PEEK):
-        connection.close()  # only to say goodbye: there is nobody to load a model for
-        return
+            check_fingerprint(fingerprint)
+            engine = load_engine(
+                spec, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, device=device, dtype=dtype,
+                deterministic=deterministic, version=version,
+            )  # fmt: skip
+        except BaseException:
+            with accepted(listener):
+                raise
+        with accepted(listener) as link:
+            link.send([Ready()])
+            Server(engine, link).run()
+
+
+@contextmanager
+def accepted(listener: socket.socket) -> Iterator[Link]:
+    """The one client, which learns with what error its context was left, if any."""
+    listener.settimeout(CONNECT_TIMEOUT_S)
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        raise TimeoutError(f"no client connected to {listener.getsockname()} within {CONNECT_TIMEOUT_S:g} s") from None
     connection.settimeout(None)
     link = Link(connection)
     try:
-        check_fingerprint(fingerprint)
-        engine = load_engine(
-            spec, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens, device=device, dtype=dtype,
-            deterministic=deterministic, version=version,
-        )  # fmt: skip
-        link.send([Ready()])
-        Server(engine, link).run()
+        yield link
     except BaseException:  # the client learns the reason; the process still fails with it
         link.send([Failed(error=traceback.format_exc())])
         raise

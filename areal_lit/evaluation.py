@@ -62,7 +62,7 @@ class Evaluation:
 
 
 def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> dict[str, Source]:
-    """Every evaluation set by name. Raises ValueError when two share a name."""
+    """Every evaluation set by name. Raises ValueError when two share a name, or one is empty."""
     sources = dict(data.evaluation())
     for name, module in further.items():
         for inner, source in module.evaluation().items():
@@ -70,6 +70,9 @@ def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> d
             if full in sources:
                 raise ValueError(f"two evaluation sets are called {full!r}; rename one in evaluation.data")
             sources[full] = source
+    for name, source in sources.items():
+        if not len(source.examples):
+            raise ValueError(f"evaluation set {name!r} has no examples; remove it or check its filter")
     return sources
 
 

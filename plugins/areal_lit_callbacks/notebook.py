@@ -57,4 +57,4 @@ class Notebook(Screen):
         from rich.text import Text
 
         lines = picture(self._course, get_console().width)
-        return Text("\n").join([*(lines[:-1] if is_over else lines), *map(Text, self._notes)])
+        return Text("\n", no_wrap=True, overflow="ignore").join([*(lines[:-1] if is_over else lines), *map(Text, self._notes)])

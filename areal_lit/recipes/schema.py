@@ -65,7 +65,7 @@ def parameters_of(cls: type) -> Mapping[str, Parameter]:
 
 def shape_of(hint: Any, wanted: Literal["text", "sequence", "table", "component"]) -> Shape:
     """How to read a type; ``wanted``, the form of what the recipe says there, decides between members of a union."""
-    shapes = [_shape(member) for member in _members(hint)]
+    shapes = [_shape(member) for member in members(hint)]
     order: Mapping[str, Sequence[Form]] = {
         "component": ("component", "group", "mapping", "list"),
         "table": ("mapping", "group", "component", "list"),
@@ -81,11 +81,12 @@ def shape_of(hint: Any, wanted: Literal["text", "sequence", "table", "component"
     return Shape(form="leaf", hint=hint)
 
 
-def _members(hint: Any) -> list[Any]:
+def members(hint: Any) -> list[Any]:
+    """The types of a union, null left out; the type itself where it is none."""
     if typing.get_origin(hint) is Annotated:
-        return _members(typing.get_args(hint)[0])
+        return members(typing.get_args(hint)[0])
     if typing.get_origin(hint) in (Union, types.UnionType):
-        return [inner for member in typing.get_args(hint) if member is not types.NoneType for inner in _members(member)]
+        return [inner for member in typing.get_args(hint) if member is not types.NoneType for inner in members(member)]
     return [hint]
 
 
@@ -106,7 +107,7 @@ def _shape(hint: Any) -> Shape:
 
 
 def _holds_classes(hint: Any) -> bool:
-    return any(_shape(member).form != "leaf" for member in _members(hint))
+    return any(_shape(member).form != "leaf" for member in members(hint))
 
 
 def admits_null(hint: Any) -> bool:
@@ -120,7 +121,7 @@ def admits_null(hint: Any) -> bool:
 def describe(hint: Any) -> str:
     """A type in words, for errors: ``int or null``, ``one of 'constant', 'linear'``."""
     words = []
-    for member in _members(hint):
+    for member in members(hint):
         if typing.get_origin(member) is Literal:
             words.append("one of " + ", ".join(repr(value) for value in typing.get_args(member)))
         elif isinstance(member, type) and typing.get_origin(member) is None:
@@ -138,8 +139,7 @@ def describe(hint: Any) -> str:
 
 def _described_collection(hint: Any) -> str:
     origin, items = typing.get_origin(hint), [item for item in typing.get_args(hint) if item is not Ellipsis]
-    if isinstance(origin, type) and items and issubclass(origin, Mapping):
-        return f"a table of {describe(items[-1])}"
-    if isinstance(origin, type) and items and issubclass(origin, Sequence):
-        return f"a list of {describe(items[0])}"
+    for base, word, item in ((Mapping, "a table", items[-1:]), (Sequence, "a list", items[:1])):
+        if isinstance(origin, type) and issubclass(origin, base) and item:
+            return word if item == [Any] else f"{word} of {describe(item[0])}"
     return str(hint).replace("typing.", "").replace("collections.abc.", "")

@@ -33,17 +33,18 @@ def run(arguments: Sequence[str]) -> int:
     if len(runs) < 2:
         raise RecordsError(f"one run is nothing to compare: {runs[0].path}; name another, or quote a pattern: 'runs/*'")
     metrics = [each.metrics() for each in runs]
-    shared = {name: curves for name, curves in _shared(metrics).items() if _matches(name, parsed.metric)}
-    drawn = _drawn(shared, parsed.curve)
+    shared = _shared(metrics)
+    drawn = {name: shared[name] for name in _drawn(shared, parsed.curve)}
+    listed = {name: curves for name, curves in shared.items() if _matches(name, parsed.metric)}
     if parsed.png:
         from areal_lit.cli.curves import write_png
 
-        written = write_png(parsed.png, {name: shared[name] for name in drawn}, labels(runs))
+        written = write_png(parsed.png, drawn, labels(runs))
         print(f"drawn: {written}", file=sys.stderr)
     if parsed.json:
-        print(json.dumps(_as_json(runs, metrics, shared, parsed.last), indent=2))
+        print(json.dumps(_as_json(runs, metrics, listed, parsed.last), indent=2))
         return 0
-    _print(runs, metrics, shared, drawn, parsed.last)
+    _print(runs, metrics, listed, drawn, parsed.last)
     return 0
 
 
@@ -86,9 +87,7 @@ def _drawn(shared: Shared, patterns: Sequence[str] | None) -> list[str]:
     return [name for like in PREFERRED for name in shared if fnmatchcase(name, like)][:1]
 
 
-def _print(
-    runs: Sequence[RunRecords], metrics: Sequence[Metrics], shared: Shared, drawn: Sequence[str], last: int
-) -> None:
+def _print(runs: Sequence[RunRecords], metrics: Sequence[Metrics], listed: Shared, drawn: Shared, last: int) -> None:
     from rich.console import Console
 
     from areal_lit.cli.curves import draw
@@ -97,15 +96,15 @@ def _print(
     names = labels(runs)
     console.print(_runs_table(runs, metrics, names))
     _print_differences(console, differences(runs), names)
-    if shared:
+    if listed:
         console.print()
-        console.print(_metrics_table(shared, names, last))
+        console.print(_metrics_table(listed, names, last))
     else:
-        console.print("\nthe runs share no metric that has a value")
-    for name in drawn:
+        console.print("\nthe runs share no such metric that has a value")
+    for name, curves in drawn.items():
         console.print()
-        console.print(draw(name, shared[name], names, width=console.width, with_colors=console.is_terminal))
-    _print_unshared(console, metrics, shared, names)
+        console.print(draw(name, curves, names, width=console.width, with_colors=console.is_terminal))
+    _print_unshared(console, metrics, names)
 
 
 def _table(*columns: str) -> Table:
@@ -148,7 +147,7 @@ def _metrics_table(shared: Shared, names: Sequence[str], last: int) -> Table:
     return table
 
 
-def _print_unshared(console: Console, metrics: Sequence[Metrics], shared: Shared, names: Sequence[str]) -> None:
+def _print_unshared(console: Console, metrics: Sequence[Metrics], names: Sequence[str]) -> None:
     for name, its in zip(names, metrics, strict=True):
         own = [metric for metric in its.curves if not all(metric in other.curves for other in metrics)]
         if own:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from areal_lit.run_records import Query, RunRecords, SampleIndex
+from areal_lit.run_records import Query, RecordsError, RunRecords, SampleIndex
 from areal_lit.run_records.query import SYNTAX
 
 PRINTED = 10
@@ -21,7 +21,10 @@ def run(arguments: Sequence[str]) -> int:
     records = RunRecords(_directory(parsed.run))
     query = " ".join(parsed.query)
     Query.parse(query)
-    if parsed.print is None and not parsed.json and sys.stdout.isatty() and sys.stdin.isatty():
+    is_interactive = parsed.print is None and not parsed.json and sys.stdout.isatty() and sys.stdin.isatty()
+    if parsed.follow and not is_interactive:
+        raise RecordsError("--follow needs a terminal, without --print and --json")
+    if is_interactive:
         from areal_lit.cli.sample_browser import SampleBrowser
 
         SampleBrowser(records, query=query, is_following=parsed.follow).run()

@@ -6,7 +6,7 @@ A run that still writes, moves full files aside or was resumed from an earlier s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -118,9 +118,14 @@ class SampleIndex:
         self.entries: list[Entry] = []
         self.num_unreadable = 0
         self._files: dict[int, _File] = {}
+        self._retired: list[_File] = []
 
     def refresh(self) -> bool:
-        """Read what was written since; whether anything changed. An unfinished last line is left for the next time."""
+        """Read what was written since; whether anything changed. An unfinished last line is left for the next time.
+
+        Entries that are dropped, with their file or because a resumed run cut it, can be read until the next call.
+        """
+        _close(self._retired)
         present = self._open_new()
         gone = self._files.keys() - present
         if any(self._files[inode].is_cut() for inode in present):
@@ -128,8 +133,7 @@ class SampleIndex:
         if gone:
             dropped = {id(self._files[inode].file) for inode in gone}
             self.entries = [entry for entry in self.entries if id(entry.file) not in dropped]
-            for inode in gone:
-                self._files.pop(inode).file.close()
+            self._retired = [self._files.pop(inode) for inode in gone]
         before = len(self.entries)
         for inode in self._open_new():
             for entry, _ in self._files[inode].new_entries():
@@ -160,6 +164,8 @@ class SampleIndex:
 
     def group(self, entry: Entry) -> list[Entry]:
         """All logged samples of the same prompt in the same step, in sample order."""
+        if entry not in self.entries:  # dropped by now
+            return [entry]
         wanted = (entry.head.step, entry.head.prompt_id, entry.head.source)
         place = self.entries.index(entry)
         near = self.entries[max(0, place - 4096) : place + 4096]
@@ -168,10 +174,13 @@ class SampleIndex:
 
     def close(self) -> None:
         """Close all files."""
-        for file in self._files.values():
-            file.file.close()
-        self._files.clear()
-        self.entries = []
+        _close([*self._files.values(), *self._retired])
+        self._files, self._retired, self.entries = {}, [], []
+
+
+def _close(files: Iterable[_File]) -> None:
+    for file in files:
+        file.file.close()
 
 
 def cut_samples(path: Path, step: int) -> None:

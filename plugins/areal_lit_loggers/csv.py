@@ -18,6 +18,7 @@ class Csv(RunLogger):
 
     A row is on disk when the step ends. Numbers reported later for the same step (an evaluation) join its row. When a
     metric appears for the first time the file is rewritten and replaced in one move; earlier rows have the cell empty.
+    All rows are kept: about 10 bytes per metric and step.
 
     Args:
         file_name: in the run's directory.

@@ -65,10 +65,10 @@ def test_curves_share_one_range_and_are_drawn_where_they_lie(runs: Path, capsys:
 
 
 def test_only_some_metrics(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "runs/*", "--metric", "train/*"]) == 0
-    printed = capsys.readouterr().out
-    assert "train/loss" in printed
-    assert "rollout/reward" not in printed
+    assert main(["compare", "runs/*", "--metric", "train/*", "--curve", "rollout/*"]) == 0
+    _, _, metrics, *curves = blocks(capsys.readouterr().out)
+    assert {line.split()[0] for line in metrics} == {"metric", "train/loss", "slow"}
+    assert curves[0][0] == "(rollout/reward) ^"
 
 
 def test_equal_runs_and_runs_without_a_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_equal_runs_and_runs_without_a_step(runs: Path, capsys: pytest.CaptureFi
     assert main(["compare", "runs/a", "runs/b"]) == 0
     printed = capsys.readouterr().out
     assert "no difference in recipes or versions" in printed
-    assert "the runs share no metric that has a value" in printed
+    assert "the runs share no such metric that has a value" in printed
 
 
 def test_runs_of_one_name_are_told_apart_by_path(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

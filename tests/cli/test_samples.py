@@ -68,7 +68,7 @@ async def test_the_list_and_the_sample_under_the_cursor(run: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         shown = await settled(pilot)
         assert listed(app) == [
-            "1 sums 1 0 0 2 0 stop", "1 sums 1 1 1 2 0 stop", "2 sums 2 0 - 2 1 length", "2 sums 2 1 0.5 2 1 stop"
+            "1 0 2 0 sums 1 0 stop", "1 1 2 0 sums 1 1 stop", "2 - 2 1 sums 2 0 length", "2 0.5 2 1 sums 2 1 stop"
         ]  # fmt: skip
         assert "4 of 4 samples" in shown
         assert "step 1, sums 1 sample 0, reward 0, 2 tokens, stop: stop, version 0, staleness 0\nformat 1" in shown
@@ -81,12 +81,20 @@ async def test_the_list_and_the_sample_under_the_cursor(run: Path) -> None:
         assert "sample 1, reward 1," in await settled(pilot)
 
 
+async def test_it_fits_80_columns(run: Path) -> None:
+    app = SampleBrowser(RunRecords(run))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        assert listed(app)[2] == "2 - 2 1 sums 2"
+        assert app.query_one("#detail").size.width >= 40
+
+
 async def test_every_key_is_in_the_footer(run: Path) -> None:
     app = SampleBrowser(RunRecords(run))
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         described = {key.description for key in app.query_one(Footer).query("FooterKey").results()}  # type: ignore[attr-defined]
-        assert described == {"Filter", "Order", "Tokens: plain, version, log-prob", "Group", "Follow", "Quit"}
+        assert described == {"Filter", "Order", "Colours", "Group", "Follow", "Quit"}
 
 
 async def test_filter_and_order(run: Path) -> None:
@@ -98,7 +106,7 @@ async def test_filter_and_order(run: Path) -> None:
         await pilot.press("s")
         await settled(pilot)
         assert app.query_one("#query", Input).value == "step:2 sort:-reward"
-        assert [line.split()[4] for line in listed(app)] == ["0.5", "-"]
+        assert [line.split()[1] for line in listed(app)] == ["0.5", "-"]
         await pilot.press("slash", "home", "shift+end", *"step:x", "enter")
         assert "'step:x' is no range; write step:5, :5.., :..5 or :2..5" in await settled(pilot)
         await pilot.press("slash", "home", "shift+end", *"reward:7", "enter")
@@ -169,7 +177,7 @@ async def test_a_long_list_draws_only_what_is_seen(tmp_path: Path) -> None:
         await settled(pilot)
         await pilot.press("end")
         assert "step 20000," in await settled(pilot)
-        assert listed(app)[-1].startswith("20000 sums 20000")
+        assert listed(app)[-1].startswith("20000 0 2 1 sums 20000")
         assert len(listed(app)) == app.query_one(SampleTable).size.height
 
 
@@ -195,6 +203,8 @@ def test_json_has_a_record_per_line(run: Path, capsys: pytest.CaptureFixture[str
 def test_wrong_use_is_one_message(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["samples", str(run), "sort:nothing"]) == 2
     assert "cannot sort by 'nothing'" in capsys.readouterr().err
+    assert main(["samples", str(run), "--follow"]) == 2
+    assert "--follow needs a terminal" in capsys.readouterr().err
     assert main(["samples", str(run / "none")]) == 2
     assert "holds no run: it has none of config.yaml, metrics.csv, samples.jsonl" in capsys.readouterr().err
     (run / "samples.jsonl").unlink()

@@ -34,14 +34,14 @@ class SampleBrowser(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "query", "Filter", key_display="/"),
         Binding("s", "order", "Order"),
-        Binding("t", "colour", "Tokens: plain, version, log-prob"),
+        Binding("t", "colour", "Colours"),
         Binding("g", "group", "Group"),
         Binding("f", "follow", "Follow"),
         Binding("escape", "list", "Back to the list", show=False),
         Binding("q", "quit", "Quit"),
     ]
     CSS = """
-    #list { width: 64; }
+    #list { width: 45%; max-width: 64; }
     #header { color: $text-muted; }
     #detail { width: 1fr; border-left: solid $panel; }
     .sample { width: 1fr; padding: 0 1; }
@@ -86,21 +86,26 @@ class SampleBrowser(App[None]):
     # --- reading ---------------------------------------------------------------------------------
 
     @work(thread=True, exclusive=True)
-    def _load(self, line: str) -> None:
-        """Read what is new and select; in a thread, for a search may read a file of gigabytes."""
+    def _load(self, line: str, *, only_news: bool = False) -> None:
+        """Read what is new and select; in a thread, for a search may read gigabytes.
+
+        Args:
+            only_news: leave everything as it is if nothing was written since.
+        """
         try:
             query = Query.parse(line)
         except RecordsError as error:
             self.call_from_thread(self._tell, str(error))
             return
         with self._reading:
-            self._index.refresh()
+            if not self._index.refresh() and only_news:
+                return
             entries = query.select(self._index)
         self.call_from_thread(self._show, entries)
 
     def _follow(self) -> None:
         if self._is_following and not self._reading.locked():
-            self._load(self._query)
+            self._load(self._query, only_news=True)
 
     def _show(self, entries: list[Entry]) -> None:
         table = self.query_one(SampleTable)

@@ -16,7 +16,8 @@ from textual.strip import Strip
 from areal_lit.cli.sample_text import number
 from areal_lit.run_records import Entry, Head
 
-COLUMNS = (("step", 7), ("prompt", 16), ("nr", 3), ("reward", 8), ("tokens", 6), ("stale", 5), ("stop", 11))
+COLUMNS = (("step", 7), ("reward", 8), ("tokens", 6), ("stale", 5), ("prompt", 16), ("nr", 3), ("stop", 11))
+"""What a narrow terminal cuts off comes last."""
 WIDTH = sum(width + 1 for _, width in COLUMNS)
 
 
@@ -27,8 +28,9 @@ def table_header() -> str:
 
 def _row(head: Head) -> str:
     cells = (
-        str(head.step), f"{head.source} {head.prompt_id}".strip(), str(head.sample), number(head.reward),
-        str(head.num_generated), "-" if head.staleness is None else str(head.staleness), head.stop_reason,
+        str(head.step), number(head.reward), str(head.num_generated),
+        "-" if head.staleness is None else str(head.staleness), f"{head.source} {head.prompt_id}".strip(),
+        str(head.sample), head.stop_reason,
     )  # fmt: skip
     return " ".join(set_cell_size(cell, width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))
 

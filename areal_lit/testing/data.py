@@ -6,7 +6,7 @@ import math
 import pickle
 from collections.abc import Callable, Mapping
 
-from areal_lit.contracts import DataModule, Reward, Source, Workflow
+from areal_lit.contracts import DataModule, Preview, Reward, Source, Workflow
 from areal_lit.testing.component import check_component, check_state, require
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, Sampling
@@ -27,6 +27,10 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
     """
     first, second = make(), check_component(make, "data")
     needs_reward = bool(first.unrewarded())
+    for name, preview in first.preview().items():
+        require(isinstance(preview, Preview), f"preview()[{name!r}] must be a Preview, got {type(preview).__name__}")
+        for row, example in enumerate(preview.examples[:num_examples]):
+            _check_example(example, codec, f"preview()[{name!r}].examples[{row}]")
     first.setup(codec)
     second.setup(codec)
     for method in ("train", "evaluation"):
@@ -50,6 +54,11 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
             for row in rows:
                 _check_example(source.examples[row], codec, f"{where}.examples[{row}]")
             _check_access(source, others[name], where, rows)
+    names = first.evaluation_names()
+    require(
+        names is None or list(names) == list(first.evaluation()),
+        f"evaluation_names() must be the keys of evaluation(), got {names} and {list(first.evaluation())}",
+    )
     require(first.train() or first.evaluation(), "train() and evaluation() are both empty: there is nothing to run on")
     check_state(first, make)
 

@@ -50,6 +50,8 @@ def check_reward(reward: Reward, cases: Sequence[Case], *, is_deterministic: boo
     """
     assert cases, "give at least one case"
     trajectories = [trajectory for trajectory, _ in cases]
+    for trajectory, wanted in cases:
+        _check_check(reward, trajectory, wanted)
     reward = _travelled(reward)
     before = copy.deepcopy([(each.text, dict(each.prompt.fields)) for each in trajectories])
     outcomes = _score(reward, trajectories)
@@ -59,6 +61,16 @@ def check_reward(reward: Reward, cases: Sequence[Case], *, is_deterministic: boo
     if is_deterministic:
         _check_repeats(reward, trajectories, outcomes)
     _check_odd_texts(reward, trajectories[0])
+
+
+def _check_check(reward: Reward, trajectory: Trajectory, wanted: float | None) -> None:
+    problem = ""
+    try:
+        reward.check(trajectory.prompt.example)
+    except ValueError as error:
+        problem = str(error)
+    fields = dict(trajectory.prompt.fields)
+    assert not (problem and wanted), f"check refuses fields {fields!r:.200}, with which {wanted} is scored: {problem}"
 
 
 def _travelled(reward: Reward) -> Reward:

@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from areal_lit.contracts import Reward
-from areal_lit.rewarding import judge
-from areal_lit.types import Example, Prompt, Trajectory
+from areal_lit.types import Example, Trajectory
 
 
 class NoAnswer(LookupError):
@@ -33,14 +30,18 @@ class AnswerReward(Reward):
         self.answer_pattern = answer_pattern
 
     def check(self, example: Example) -> None:
-        """Raise ValueError unless the example has an answer which, as the completion, scores more than 0."""
+        """Raise ValueError unless the example has answers that a completion can be compared with."""
         try:
-            answer = self._answers(example.fields)[0]
+            answers = self._answers(example.fields)
         except NoAnswer as error:
             raise ValueError(str(error)) from error
-        outcome = judge(self.score(_completed(example, answer)))
-        if not outcome.value:
-            raise ValueError(outcome.reason or f"the answer {answer!r:.80} itself scores 0")
+        for answer in answers:
+            if problem := self.problem(answer):
+                raise ValueError(problem)
+
+    def problem(self, answer: str) -> str:
+        """Why no completion can be compared with an answer, and the way out; empty if one can."""
+        return ""
 
     def answers(self, trajectory: Trajectory) -> tuple[str, ...]:
         """The right answers as strings. Raises NoAnswer when the example has none."""
@@ -63,15 +64,3 @@ class AnswerReward(Reward):
         if found is None or found[1] is None:
             raise NoAnswer(f"answer_pattern {self.answer_pattern!r} does not occur in {text!r:.120}")
         return found[1]
-
-
-def _completed(example: Example, text: str) -> Trajectory:
-    """The example with a completion, as a reward sees it; without tokens."""
-    return Trajectory(
-        token_ids=np.empty(0, np.int64),
-        loss_mask=np.empty(0, np.bool_),
-        logprobs=np.empty(0, np.float32),
-        versions=np.empty(0, np.int64),
-        prompt=Prompt(prompt_id=0, source="", row=0, epoch=0, example=example),
-        text=text,
-    )

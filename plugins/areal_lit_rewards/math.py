@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from functools import lru_cache
 from typing import Any
 
-from areal_lit.types import Trajectory, Unscored
+from areal_lit.types import Example, Trajectory, Unscored
 from areal_lit_rewards.answer import AnswerReward, NoAnswer
 
 DELIMITERS = re.compile(r"\$|\\\(|\\\[|\\boxed")
@@ -38,13 +39,17 @@ class Math(AnswerReward):
 
     def setup(self) -> None:
         """Parse once: the first parse compiles the grammar, which should not count as a reward's time."""
-        import logging
-
-        # Each process would warn that the library's own time limit is off. The pool's limit stands in for it:
-        # the library's needs signals, which do nothing while one long integer operation runs.
-        for module in ("parser", "grader"):
-            logging.getLogger(f"math_verify.{module}").setLevel(logging.ERROR)
+        _silence_warnings()
         parse_text("$1$")
+
+    def check(self, example: Example) -> None:
+        _silence_warnings()
+        super().check(example)
+
+    def problem(self, answer: str) -> str:
+        if parse_answer(answer):
+            return ""
+        return f"the answer {answer!r:.80} is no mathematical expression; use exact_match for such data"
 
     def score(self, trajectory: Trajectory) -> float | Unscored:
         from math_verify import verify
@@ -53,12 +58,10 @@ class Math(AnswerReward):
             answers = self.answers(trajectory)
         except NoAnswer as error:
             return Unscored(reason=str(error))
+        for answer in answers:
+            if problem := self.problem(answer):
+                return Unscored(reason=problem)
         golds = [parse_answer(answer) for answer in answers]
-        for answer, gold in zip(answers, golds, strict=True):
-            if not gold:
-                return Unscored(
-                    reason=f"the answer {answer!r:.80} is no mathematical expression; use exact_match for such data"
-                )
         found = parse_text(trajectory.text)
         return float(
             any(
@@ -66,6 +69,14 @@ class Math(AnswerReward):
                 for gold in golds
             )
         )
+
+
+def _silence_warnings() -> None:
+    """Each process would warn that the library's own time limit is off. The pool's limit stands in for it: the
+    library's needs signals, which do nothing while one long integer operation runs.
+    """
+    for module in ("parser", "grader"):
+        logging.getLogger(f"math_verify.{module}").setLevel(logging.ERROR)
 
 
 def parse_text(text: str) -> list[Any]:

@@ -42,17 +42,20 @@ class Number(AnswerReward):
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
         self.tolerance = tolerance
 
+    def problem(self, answer: str) -> str:
+        if only_number(answer) is not None:
+            return ""
+        return f"the answer {answer!r:.80} is not one number; set answer_pattern, or use exact_match"
+
     def score(self, trajectory: Trajectory) -> float | Unscored:
         try:
             answers = self.answers(trajectory)
         except NoAnswer as error:
             return Unscored(reason=str(error))
+        for answer in answers:
+            if problem := self.problem(answer):
+                return Unscored(reason=problem)
         numbers = [only_number(answer) for answer in answers]
-        for answer, number in zip(answers, numbers, strict=True):
-            if number is None:
-                return Unscored(
-                    reason=f"the answer {answer!r:.80} is not one number; set answer_pattern, or use exact_match"
-                )
         found = last_number(trajectory.text)
         right = found is not None and any(
             abs(found - number) <= Fraction(self.tolerance) for number in numbers if number is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 from areal_lit.contracts import DataModule, Source
@@ -65,8 +65,8 @@ def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> d
     """Every evaluation set by name. Raises ValueError when two share a name, or one is empty."""
     sources = dict(data.evaluation())
     for name, module in further.items():
-        for inner, source in module.evaluation().items():
-            full = name if len(module.evaluation()) == 1 else f"{name}/{inner}"
+        inner = module.evaluation()
+        for full, source in zip(merged_names(name, inner), inner.values(), strict=True):
             if full in sources:
                 raise ValueError(f"two evaluation sets are called {full!r}; rename one in evaluation.data")
             sources[full] = source
@@ -74,6 +74,27 @@ def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> d
         if not len(source.examples):
             raise ValueError(f"evaluation set {name!r} has no examples; remove it or check its filter")
     return sources
+
+
+def evaluation_names(data: DataModule, further: Mapping[str, DataModule]) -> list[str] | None:
+    """The keys of ``evaluation_sources`` before ``setup``; None where a module does not know them yet."""
+    names: list[str] = []
+    for name, module in {"": data, **further}.items():
+        inner = module.evaluation_names()
+        if inner is None:
+            return None
+        names += merged_names(name, inner) if name else inner
+    return names
+
+
+def merged_names(name: str, inner: Collection[str]) -> list[str]:
+    """What the sources of a module called ``name`` are called among others: by that name if there is only one."""
+    return [name] if len(inner) == 1 else [f"{name}/{each}" for each in inner]
+
+
+def metric_names(samples: int) -> list[str]:
+    """What ``evaluation_metrics`` says of each set."""
+    return ["reward", "reward_ci95", "unscored", "length", *(f"pass@{k}" for k in sorted({1, samples}))]
 
 
 def evaluation_prompts(name: str, source: Source, max_prompts: int | None) -> list[Prompt]:

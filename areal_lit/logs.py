@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from areal_lit.files import naming
-from areal_lit.secrets import LONGEST, redact_text
+from areal_lit.secrets import LONGEST, RedactingFormatter, redact_text
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
@@ -136,6 +136,15 @@ class LogHandler(logging.Handler):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def terminal_handler() -> logging.Handler:
+    """Shows warnings on stderr. A record with a traceback is left out: the exception reaches whoever called."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(RedactingFormatter("%(levelname)s: %(message)s"))
+    handler.addFilter(lambda record: not record.exc_info)
+    return handler
 
 
 class LogPipe:

@@ -69,10 +69,26 @@ def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
 
 def load_tokenizer(spec: ModelSpec) -> Any:
     """The fast tokenizer of a spec."""
+@contextmanager
+def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
+    """Where a model needs code that it brings, transformers names an argument of its own; this names the recipe's key."""
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"the model {spec.path!r} needs Python code that it brings with it, which would run with your rights; read "
+            "it, and if you trust it set trust_remote_code: true beside the model's path "
+            "(policy.model.trust_remote_code)"
+        ) from error
+
+
     from transformers import AutoTokenizer
 
     path, keywords = _source(spec)
-    return AutoTokenizer.from_pretrained(path, **keywords)
+    with _asking_for_trust(spec):
+        return AutoTokenizer.from_pretrained(path, **keywords)
 
 
 def load_config(spec: ModelSpec) -> Any:
@@ -85,7 +101,8 @@ def load_config(spec: ModelSpec) -> Any:
             raise ValueError('model.config needs "model_type" (for example "qwen3") to know the architecture')
         return AutoConfig.for_model(values.pop("model_type"), **values)
     path, keywords = _source(spec)
-    return AutoConfig.from_pretrained(path, **keywords)
+    with _asking_for_trust(spec):
+        return AutoConfig.from_pretrained(path, **keywords)
 
 
 def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementation: str | None = None) -> Any:
@@ -107,7 +124,7 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
                 load_config(spec), dtype=torch_dtype, trust_remote_code=spec.trust_remote_code, **attention
             ).eval()
     path, keywords = _source(spec)
-    with without_progress_bars():
+    with without_progress_bars(), _asking_for_trust(spec):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, **keywords, **attention).eval()
     if "gguf_file" in keywords:
         # dequantised weights are plain; save_pretrained refuses while the configuration says otherwise

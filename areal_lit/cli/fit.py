@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
 from areal_lit.collector import collected_later
+from areal_lit.logs import terminal_handler
 from areal_lit.recipes.warm_up import warm_up_named
 
 OWN = {
@@ -44,10 +45,7 @@ def report_broken_rules(broken: Sequence[str]) -> bool:
 
 def guarded(work: Callable[[], None]) -> int:
     """Do a run's work; a failure is told in short here, and in full where its notes say."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    handler.addFilter(lambda record: not record.exc_info)
+    handler = terminal_handler()
     logging.getLogger("areal_lit").addHandler(handler)
     try:
         work()

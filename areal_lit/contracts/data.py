@@ -68,6 +68,10 @@ class DataModule(Component):
         """Evaluation sets by name."""
         return {}
 
+    def evaluation_names(self) -> Sequence[str] | None:
+        """The keys of ``evaluation``, for validation, so before ``setup``; None, the default, where they are not known."""
+        return None
+
     def preview(self) -> Mapping[str, Preview]:
         """Examples by source, evaluation sets too, before ``setup``; for validation, so quick and without network.
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import yaml
 
-from areal_lit.logs import DEFAULT_LOGS, LogHandler, Logs
+from areal_lit.logs import DEFAULT_LOGS, LogHandler, Logs, terminal_handler
 from areal_lit.run.versions import versions
 from areal_lit.secrets import RedactingFormatter, learn, redact
 
@@ -129,16 +129,21 @@ def _has_content(file: Path) -> bool:
 
 @contextmanager
 def _log_to(file: Path, logs: Logs) -> Iterator[None]:
-    handler = LogHandler(logs.open(file))
-    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    """The package's log goes to the file; its warnings to the terminal too, unless somebody set logging up."""
+    handlers: list[logging.Handler] = [LogHandler(logs.open(file))]
+    handlers[0].setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     package_logger = logging.getLogger("areal_lit")
-    package_logger.addHandler(handler)
+    if not package_logger.hasHandlers():
+        handlers.append(terminal_handler())
+    for handler in handlers:
+        package_logger.addHandler(handler)
     package_logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        package_logger.removeHandler(handler)
-        handler.close()
+        for handler in handlers:
+            package_logger.removeHandler(handler)
+            handler.close()
 
 
 def _lock(path: Path) -> IO[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from areal_lit.contracts import KINDS
 from areal_lit.plugins import kind_of
+from areal_lit.validation.checkpoints import checkpoint_rules
 from areal_lit.validation.examples import example_rules
 from areal_lit.validation.models import model_rules
 from areal_lit.validation.roles import launch_rules, role_rules
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 def broken_rules(trainer: Trainer) -> list[str]:
     """A sentence per broken rule: value, rule, way out. Starts, loads and writes nothing."""
-    broken = [*run_rules(trainer), *model_rules(trainer), *role_rules(trainer), *launch_rules(trainer)]
+    broken = [
+        *run_rules(trainer),
+        *checkpoint_rules(trainer),
+        *model_rules(trainer),
+        *role_rules(trainer),
+        *launch_rules(trainer),
+    ]
     broken += offline_rules(trainer) if trainer.algorithm.offline else online_rules(trainer)
     broken += [*example_rules(trainer), *_component_rules(trainer)]
     return list(dict.fromkeys(broken))

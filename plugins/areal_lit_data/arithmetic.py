@@ -71,6 +71,9 @@ class Arithmetic(DataModule):
     def preview(self) -> Mapping[str, Preview]:
         return {name: Preview(examples=source.examples[:PREVIEWED]) for name, source in self.train().items()}
 
+    def evaluation_names(self) -> Sequence[str]:
+        return list(self.evaluation())
+
     def evaluation(self) -> Mapping[str, Source]:
         if not self.num_eval:
             return {}

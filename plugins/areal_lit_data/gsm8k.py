@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,9 @@ class GSM8K(RowData):
         if self.directory is not None and not Path(self.directory).expanduser().is_dir():
             yield f"directory {self.directory!r} does not exist; it must hold train.jsonl and test.jsonl"
         yield from super().rules(trainer)
+
+    def evaluation_names(self) -> Sequence[str]:
+        return ["gsm8k"]
 
     def setup(self, codec: TextCodec) -> None:
         self._train = {"gsm8k": self._load("train", codec, self.max_examples)}

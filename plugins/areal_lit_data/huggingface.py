@@ -55,6 +55,9 @@ class HuggingFace(RowData):
             yield INSTALL
         yield from super().rules(trainer)
 
+    def evaluation_names(self) -> Sequence[str]:
+        return list(self.eval_splits)
+
     def setup(self, codec: TextCodec) -> None:
         if self.split is not None:
             self._train = {self.name: self._load(self.split, codec, self.max_examples)}

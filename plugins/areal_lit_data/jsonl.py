@@ -43,6 +43,9 @@ class Jsonl(RowData):
         self.eval_files = eval_files or {}
         self.name = name
 
+    def evaluation_names(self) -> Sequence[str]:
+        return list(self.eval_files)
+
     def setup(self, codec: TextCodec) -> None:
         if self.files:
             self._train = {self.name: self._load(self.files, codec, self.max_examples)}

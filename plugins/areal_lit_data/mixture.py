@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from areal_lit.contracts import DataModule, Preview, Reward, Source, Workflow
+from areal_lit.evaluation import merged_names
 from areal_lit.text import TextCodec
 from areal_lit.types import Sampling
 
@@ -61,6 +62,15 @@ class Mixture(DataModule):
     def evaluation(self) -> Mapping[str, Source]:
         return self._merged({name: part.data.evaluation() for name, part in self.sources.items()})
 
+    def evaluation_names(self) -> Sequence[str] | None:
+        names: list[str] = []
+        for name, part in self.sources.items():
+            inner = part.data.evaluation_names()
+            if inner is None:
+                return None
+            names += merged_names(name, inner)
+        return names
+
     def preview(self) -> Mapping[str, Preview]:
         previews = {}
         for name, part in self.sources.items():
@@ -80,8 +90,8 @@ class Mixture(DataModule):
         for name, sources in inner.items():
             part = self.sources[name]
             total = sum(source.weight for source in sources.values())
-            for inner_name, source in sources.items():
-                merged[name if len(sources) == 1 else f"{name}/{inner_name}"] = replace(
+            for merged_name, source in zip(merged_names(name, sources), sources.values(), strict=True):
+                merged[merged_name] = replace(
                     source,
                     weight=part.weight * source.weight / total,
                     reward=source.reward if part.reward is None else part.reward,

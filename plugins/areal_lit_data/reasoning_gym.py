@@ -102,6 +102,9 @@ class ReasoningGym(DataModule):
     def train(self) -> Mapping[str, Source]:
         return self._train
 
+    def evaluation_names(self) -> Sequence[str]:
+        return list(self.tasks) if self.eval_size else []
+
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
 

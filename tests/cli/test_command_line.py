@@ -140,7 +140,7 @@ def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str
     assert main(["fit", "--help"]) == 0
     told = capsys.readouterr().out
     assert "--rollout.sampling.temperature  a number (default 1.0)" in told
-    assert "--resume auto|PATH" in told
+    assert "--resume auto|best|PATH" in told
     assert main(["fit", "--reward.help"]) == 0
     assert "exact_match" in capsys.readouterr().out
     assert main(["fit", "--policy.optimizer.help", "adamw"]) == 0

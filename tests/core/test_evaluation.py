@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from areal_lit.contracts import DataModule, Source
-from areal_lit.evaluation import Evaluation, evaluation_metrics, evaluation_prompts, evaluation_sources, pass_at_k
+from areal_lit.evaluation import (
+    Evaluation,
+    evaluation_metrics,
+    evaluation_prompts,
+    evaluation_sources,
+    metric_names,
+    pass_at_k,
+)
 from areal_lit.types import Example, Group, Prompt, Trajectory
 
 
@@ -33,6 +40,7 @@ def group(*rewards: float | None) -> Group:
 
 def values(groups: list[Group], *, samples: int, success_reward: float = 1.0) -> dict[str, float]:
     metrics = evaluation_metrics("s", groups, samples=samples, success_reward=success_reward)
+    assert {metric.name for metric in metrics} <= {f"eval/s/{name}" for name in metric_names(samples)}
     return {metric.name.removeprefix("eval/s/"): metric.value for metric in metrics}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +52,20 @@ def test_a_bare_configuration_gives_the_same_random_weights_each_time(tmp_path: 
 def test_a_bare_configuration_needs_a_model_type() -> None:
     with pytest.raises(ValueError, match='needs "model_type"'):
         load_config(ModelSpec(path="x", config={"hidden_size": 8}))
+
+
+@pytest.mark.parametrize("load", [load_config, load_causal_lm, load_tokenizer])
+def test_code_that_a_model_brings_is_not_run_and_the_way_to_trust_it_is_named(
+    tmp_path: Path, load: Callable[[ModelSpec], object]
+) -> None:
+    own = {"AutoConfig": "wild.Config", "AutoModelForCausalLM": "wild.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "wild", "auto_map": own}))
+    own_tokenizer = {"tokenizer_class": "Wild", "auto_map": {"AutoTokenizer": ["wild.Tokenizer", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own_tokenizer))
+    (tmp_path / "wild.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ValueError, match=rf"the model '{tmp_path}' needs Python code .* set trust_remote_code: true"):
+        load(ModelSpec(path=str(tmp_path)))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_saved_model_loads_as_it_was(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from areal_lit import Evaluation, Role, Rollout, Sampling, Trainer, WeightSync, recipes
+from areal_lit.checkpointing import Best, Checkpoint
 from areal_lit.contracts import DataModule, Reward, Source
 from areal_lit.testing import tiny_spec
 from areal_lit.text import TextCodec
@@ -86,7 +87,23 @@ def test_a_valid_run_breaks_no_rule() -> None:
     assert broken_rules(trainer(launcher=Inline(), transport=Memory(), policy=role(num_threads=0))) == []
 
 
+def best(evaluation: Evaluation, **named: Any) -> dict[str, Any]:
+    return {"checkpoint": Checkpoint(best=Best(**named)), "evaluation": evaluation}
+
+
 BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "best of no evaluation": (
+        lambda: best(Evaluation(), set="arithmetic"),
+        "checkpoint.best needs evaluations, and there are none; set evaluation.every_steps",
+    ),
+    "best of no set": (
+        lambda: best(Evaluation(every_steps=1, data={"hard": Arithmetic()}), set="arithmetics"),
+        "checkpoint.best.set 'arithmetics' is no evaluation set; there are: arithmetic, hard",
+    ),
+    "best of no metric": (
+        lambda: best(Evaluation(at_end=True, samples=4), set="arithmetic", metric="pass@2"),
+        "metric 'pass@2' is no metric of a set; there are: reward, reward_ci95, unscored, length, pass@1, pass@4",
+    ),
     "steps": (lambda: {"max_steps": 0}, "max_steps must be >= 1 or null for open-ended, got 0"),
     "endless": (lambda: {"max_steps": None}, "the run would never end"),
     "name": (lambda: {"name": "a/b"}, "must not hold '/' or '\\' or start with '.', got 'a/b'"),

@@ -31,6 +31,7 @@ from areal_lit.trainer import Trainer
 from areal_lit.types import Prompt, Trajectory
 from areal_lit.weight_sync import WeightSyncError
 from areal_lit_algorithms.sft import SFT
+from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_launchers.inline import Inline
 
 SMALL = (
@@ -178,9 +179,17 @@ class Started(Callback):
         self.steps.append(trainer.step)
 
 
+class Unforeseen(Arithmetic):
+    """Names its evaluation sets only once it is set up."""
+
+    def evaluation_names(self) -> None:
+        return None
+
+
 @pytest.mark.slow
 def test_a_best_set_that_does_not_exist_is_told_before_training(tmp_path: Path) -> None:
     run = trainer("quickstart_inline", tmp_path, "checkpoint.best={set: arithmetics}", "evaluation.every_steps=1")
+    run.data = Unforeseen()
     with pytest.raises(ValueError, match=r"checkpoint\.best\.set is 'arithmetics', which .* there are: arithmetic"):
         run.fit()
 

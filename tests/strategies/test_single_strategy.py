@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from areal_lit.contracts.strategy import Rank
 from areal_lit.testing.strategy_case import PlainSGD, objective, random_batch, tensors, value_of
@@ -15,6 +16,7 @@ from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import Loss
 from areal_lit.types import ModelSpec
 from areal_lit_optimizers.adamw import AdamW
+from areal_lit_single.snapshot import STATE_FILE
 from areal_lit_single.strategy import Single
 
 LOGPROB, VALUE = frozenset({"logprob"}), frozenset({"value"})
@@ -57,6 +59,30 @@ def test_bfloat16_gradients_accumulate_in_float32_and_resume_exactly(tmp_path: P
         single.optimizer_step(batches, objective, LOGPROB)
     masters = zip(first._trainable.masters.items(), second._trainable.masters.values(), strict=True)
     assert all(torch.equal(ours, theirs) for (_, ours), theirs in masters)
+
+
+class Bomb:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("how", ["a pickle", "the file of torch.save"])
+def test_loading_a_checkpoint_runs_no_code(tmp_path: Path, how: str) -> None:
+    single = ready(tiny_spec(tmp_path))
+    file = tmp_path / STATE_FILE
+    file.write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    if how == "the file of torch.save":
+        torch.save({"weights": Bomb(tmp_path / "ran")}, file)
+    with pytest.raises(SafetensorError):
+        single.load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "ran")))
+    assert (tmp_path / "ran").exists(), "it would have gone off"
 
 
 def test_the_hook_sees_clipped_gradients_and_is_not_called_for_a_skipped_step(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,31 @@ def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_pa
     text = directory.log.read_text()
     assert "look here" in text
     assert "not here" not in text
+
+
+WARNING = """
+import logging, sys
+from pathlib import Path
+from areal_lit.run.directory import RunDirectory
+if sys.argv[2] == "configured":
+    logging.basicConfig(format="mine: %(message)s")
+directory = RunDirectory(Path(sys.argv[1]), config={}, resume=True, overwrite=False)
+log = logging.getLogger("areal_lit.run.recipe_changes")
+log.info("only in the file")
+log.warning("resume: seed 0 -> 1")
+log.error("run failed", exc_info=ValueError("raised anyway"))
+directory.close()
+"""
+
+
+@pytest.mark.parametrize(("how", "shown"), [("plain", "WARNING: "), ("configured", "mine: ")])
+def test_a_script_shows_warnings_once_as_it_set_logging_up_or_not_at_all(tmp_path: Path, how: str, shown: str) -> None:
+    command = [sys.executable, "-c", WARNING, str(tmp_path / "run"), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert [line for line in done.stderr.splitlines() if "seed 0 -> 1" in line] == [f"{shown}resume: seed 0 -> 1"]
+    if how == "plain":
+        assert len(done.stderr.splitlines()) == 1, "a traceback is left to whoever gets the exception"
+    assert "only in the file" in (tmp_path / "run" / "logs" / "controller.log").read_text()
 
 
 def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class RoleGroup:
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_EXCEPTION)
                 for future in done:
-                    future.result()
+                    _check(future)
                 if pending:
                     self._watch()
                     if time.monotonic() > deadline:
@@ -204,3 +204,13 @@ class RoleGroup:
         )
         shards = shard(batch, plan)
         return plan, [shards[index] for index in self._shard_of_rank]
+
+
+def _check(future: Future[Any]) -> None:
+    """Raise what a call raised; a rank that does not answer has said in its log where it hangs."""
+    try:
+        future.result()
+    except TimeoutError as error:
+        if error.__cause__ is not None:  # the method's own
+            raise
+        raise TimeoutError(f"{error} (call_timeout_s); where it hangs is in its log") from error

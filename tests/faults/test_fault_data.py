@@ -42,7 +42,7 @@ def test_prompts_that_are_too_long_are_dropped_counted_and_told_once(
     [
         ([LONG] * 8, {"long_prompts": "raise"}, ValueError, TOO_LONG),
         ([LONG] * 8, {}, RuntimeError, rf"last 64 groups were all rejected \(long_prompt 64; last: {TOO_LONG}"),
-        ([LONG] * 8, {"num_epochs": 1}, RuntimeError, rf"the data ended before .* all 8 .*\(long_prompt 8; l.*{TOO_LONG}"),
+        ([LONG] * 8, {"num_epochs": 1}, RuntimeError, rf"the data ended .* all 8 .*\(long_prompt 8; l.*{TOO_LONG}"),
         ([], {}, ValueError, "data source 'rows' has no examples; remove it or check its filter"),
     ],
 )  # fmt: skip

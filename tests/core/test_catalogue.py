@@ -209,6 +209,10 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"evaluation": {"data": {"held_out": component("jsonl", files=["no.jsonl"])}}},
         ("evaluation.data.held_out", "'no.jsonl'", "no file matches"),
     ),
+    "unknown evaluation set": (
+        {"checkpoint": {"best": {"set": "arithmetc"}}, "evaluation": {"every_steps": 5}},
+        ("'arithmetc'", "is no evaluation set", "there are: arithmetic"),
+    ),
     "extra that is not installed": (
         {"data": component("huggingface", path="some/data")},
         ("datasets is not installed", "pip install 'areal-lit[datasets]'"),

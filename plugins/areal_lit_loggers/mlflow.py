@@ -35,7 +35,6 @@ class MLflow(LightningTracker):
 
     name = "mlflow"
     packages = ("mlflow", "pytorch_lightning")
-    environment = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -49,6 +48,9 @@ class MLflow(LightningTracker):
         self.experiment = experiment
         self.tracking_uri = tracking_uri
         self.artifacts = check_artifacts(artifacts)
+
+    def environment(self, directory: Path) -> Mapping[str, str]:
+        return {"MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def lightning_logger(self, directory: Path, journal: Journal, step: int) -> Any:
         from pytorch_lightning.loggers import MLFlowLogger
@@ -79,7 +81,7 @@ class MLflow(LightningTracker):
     def log_figure(self, step: int, name: str, path: Path) -> None:
         self._client.log_artifact(self._run_id, str(path), "figures")
 
-    def artifact(self, step: int, name: str, path: Path) -> None:
+    def log_artifact(self, step: int, name: str, path: Path) -> None:
         if self.artifacts == "upload":
             self._client.log_artifacts(self._run_id, str(path), f"{name}/{step:08d}")
         elif self.artifacts == "reference":

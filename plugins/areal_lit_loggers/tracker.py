@@ -38,10 +38,8 @@ class Tracker(RunLogger):
     """Short name, which is also the extra's."""
     packages: ClassVar[tuple[str, ...]]
     """What must be importable."""
-    environment: Mapping[str, str] = {}
-    """Environment variables that the library is opened with."""
     takes_back: ClassVar[bool] = False
-    """Whether the tracker itself drops what lies past the step that a resumed run goes on from."""
+    """Whether the tracker itself drops the numbers and figures past the step that a resumed run goes on from."""
 
     def __init__(self, *, samples_per_step: int = 8) -> None:
         if samples_per_step < 0:
@@ -50,6 +48,10 @@ class Tracker(RunLogger):
         self._journal: Journal | None = None
 
     # --- what a tracker has to say ---------------------------------------------------------------
+
+    def environment(self, directory: Path) -> Mapping[str, str]:
+        """Environment variables that the library is used with."""
+        return {}
 
     @abstractmethod
     def open(self, directory: Path, config: Mapping[str, Any], journal: Journal, step: int) -> None:
@@ -64,6 +66,9 @@ class Tracker(RunLogger):
 
     def log_figure(self, step: int, name: str, path: Path) -> None:
         """A PNG."""
+
+    def log_artifact(self, step: int, name: str, path: Path) -> None:
+        """A committed directory."""
 
     @abstractmethod
     def finish(self, status: str) -> None:
@@ -95,27 +100,37 @@ class Tracker(RunLogger):
                 f"logger {self.name} cannot write to {directory} ({error.strerror}); make it writable or give the run "
                 "another directory (runs_dir)"
             ) from error
-        with undisturbed(**self.environment):
+        self._environment = self.environment(directory)
+        with undisturbed(self._environment):
             self.open(directory, config, journal, step)
         self._journal = journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if values and self._is_new(step):
-            self.log_metrics(step, {name: float(value) for name, value in values.items()})
+            with undisturbed(self._environment):
+                self.log_metrics(step, {name: float(value) for name, value in values.items()})
             self._opened().note(step)
 
     def samples(self, step: int, groups: Sequence[Group]) -> None:
-        if self._is_new(step) and (rows := sample_rows(step, groups, self.samples_per_step)):
-            self.log_samples(step, rows)
+        rows = sample_rows(step, groups, self.samples_per_step)
+        if rows and self._opened().is_new(step):
+            with undisturbed(self._environment):
+                self.log_samples(step, rows)
 
     def figure(self, step: int, name: str, path: Path) -> None:
         if self._is_new(step):
-            self.log_figure(step, name, path)
+            with undisturbed(self._environment):
+                self.log_figure(step, name, path)
+
+    def artifact(self, step: int, name: str, path: Path) -> None:
+        self._opened()
+        with undisturbed(self._environment):
+            self.log_artifact(step, name, path)
 
     def close(self, status: str) -> None:
         if self._journal is not None:
             self._journal = None
-            with undisturbed(**self.environment):
+            with undisturbed(self._environment):
                 self.finish(status)
 
     def _is_new(self, step: int) -> bool:
@@ -145,7 +160,7 @@ def sample_text(row: Sequence[Any]) -> str:
 
 
 @contextmanager
-def undisturbed(**environment: str) -> Iterator[None]:
+def undisturbed(environment: Mapping[str, str]) -> Iterator[None]:
     """With these environment variables; what a library changes of the process meanwhile is put back.
 
     That is the environment, the exception hook and the handlers of SIGINT and SIGTERM, which are the run's.

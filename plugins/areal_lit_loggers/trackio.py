@@ -34,8 +34,10 @@ class Trackio(Tracker):
         self.project = project
         self.space_id = space_id
 
+    def environment(self, directory: Path) -> Mapping[str, str]:
+        return {_DIRECTORY: os.environ.get(_DIRECTORY, str(directory.resolve()))}
+
     def open(self, directory: Path, config: Mapping[str, Any], journal: Journal, step: int) -> None:
-        os.environ.setdefault(_DIRECTORY, str(directory.resolve()))
         import trackio
 
         if Path(os.environ[_DIRECTORY]) != Path(trackio.utils.TRACKIO_DIR):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -49,8 +49,14 @@ class Wandb(LightningTracker):
         self.entity = entity
         self.offline = offline
         self.artifacts = check_artifacts(artifacts)
-        # its error reports go over the network also for an offline run
-        self.environment = {"WANDB_ERROR_REPORTING": "false"} if offline else {}
+
+    def environment(self, directory: Path) -> Mapping[str, str]:
+        if not self.offline:
+            return {}
+        return {
+            "WANDB_ERROR_REPORTING": "false",  # goes over the network for offline runs too
+            **{f"WANDB_{kind}_DIR": str(directory / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")},
+        }
 
     def problems(self) -> Iterable[str]:
         yield from super().problems()
@@ -67,7 +73,7 @@ class Wandb(LightningTracker):
         journal.run_id = journal.run_id or secrets.token_hex(4)
         return WandbLogger(
             name=directory.parent.name,
-            save_dir=directory,
+            save_dir=directory.parent,  # below which wandb makes a directory of its name
             id=journal.run_id,
             project=self.project,
             entity=self.entity,
@@ -86,7 +92,7 @@ class Wandb(LightningTracker):
     def log_figure(self, step: int, name: str, path: Path) -> None:
         self._logger.log_image(f"figures/{name}", [str(path)], step=step)
 
-    def artifact(self, step: int, name: str, path: Path) -> None:
+    def log_artifact(self, step: int, name: str, path: Path) -> None:
         if self.artifacts == "none":
             return
         import wandb
@@ -110,6 +116,6 @@ def _has_credentials() -> bool:
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
     try:
-        return host in netrc.netrc(os.environ.get("NETRC")).hosts
+        return host in netrc.netrc(os.environ.get("NETRC", Path.home() / ".netrc")).hosts
     except (FileNotFoundError, netrc.NetrcParseError):
         return False

@@ -24,6 +24,8 @@ from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, ProcessDied
 from areal_lit.contracts.strategy import Rank
 
 CALL_TIMEOUT_S = 60.0
+TOKEN = f"hf_{'A1b2C3d4' * 4}"
+"""What looks like a secret, for a process to print."""
 
 
 class EchoRank:
@@ -32,7 +34,7 @@ class EchoRank:
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self.calls: list[Any] = []
-        print(f"rank {rank.rank} speaks", flush=True)
+        print(f"rank {rank.rank} speaks of {TOKEN}", flush=True)
 
     def place(self) -> tuple[int, int, int]:
         return self.rank.rank, self.rank.num_ranks, os.getpid()
@@ -196,6 +198,7 @@ def _check_processes_of_ranks(group: WorkerGroup, directory: Path) -> None:
         assert got == expected, f"environment {names} of rank {rank}: expected {expected}, got {got}"
         log = (directory / f"{group.name}-{rank}.log").read_text()
         assert f"rank {rank} speaks" in log, f"what a rank prints is in its log, got {log!r}"
+        assert TOKEN not in log, f"secrets are hidden before they are on disk (areal_lit.logs.LogPipe), got {log!r}"
     expect_error(ValueError, lambda: group.call("echo", lambda: 1, timeout_s=1.0), "module")
 
 

@@ -26,6 +26,8 @@ CONFIG: dict[str, Any] = {
     "loggers": [{"class_path": "my.Logger", "init_args": {"api_key": "***", "rate": 0.5}}],
     "template_kwargs": {},
 }
+TOKEN = f"hf_{'A1b2C3d4' * 4}"
+"""What looks like a secret, for a model to write."""
 HOSTILE = {
     "train/nan": float("nan"),
     "train/inf": float("-inf"),
@@ -142,7 +144,7 @@ def _check_hostile(logger: RunLogger, directory: Path) -> None:
     try:
         _metrics(logger, 1, {})
         _metrics(logger, 2, HOSTILE)
-        logger.samples(2, [_hostile_group(text) for text in ("x" * 10_000, "\ud83d", "\0\x1b[31m", "")])
+        logger.samples(2, [_hostile_group(text) for text in ("x" * 10_000, "\ud83d", "\0\x1b[31m", "", TOKEN)])
         logger.samples(3, [])
     except Exception as error:  # whatever a foreign logger raises here is the finding, and is chained
         raise AssertionError(
@@ -150,6 +152,10 @@ def _check_hostile(logger: RunLogger, directory: Path) -> None:
             "change them or say it in a log, but let the run go on"
         ) from error
     logger.close("finished")
+    leaked = [path for path in directory.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    require(
+        not leaked, f"a secret in a sample is written to {leaked}; pass texts through areal_lit.secrets.redact_text"
+    )
 
 
 def _hostile_group(text: str) -> Group:

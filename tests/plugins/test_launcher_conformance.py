@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from areal_lit.logs import DEFAULT_LOGS
-from areal_lit.testing.launcher import check_launcher
+from areal_lit.testing.launcher import TOKEN, check_launcher
 from areal_lit_launchers.inline import Inline, InlineGroup
 from areal_lit_launchers.local import Local
 
@@ -75,6 +75,12 @@ class SharesComponents(Inline):
         return Group(spec)
 
 
+class WritesSecrets(Local):
+    def start_group(self, spec):
+        (self._log_dir / f"{spec.name}-0.log").write_text(TOKEN)
+        return super().start_group(spec)
+
+
 class StopsNothing(Local):
     def stop(self):
         pass
@@ -89,6 +95,7 @@ class StopsNothing(Local):
         pytest.param(ReportsNoDeath, "once for each rank", marks=pytest.mark.slow),
         (ReportsTwice, "once for each rank"),
         (SharesComponents, "arrives as a copy"),
+        (WritesSecrets, "secrets are hidden"),
         (StopsNothing, "must end every process"),
     ],
 )

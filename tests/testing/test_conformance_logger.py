@@ -83,6 +83,13 @@ class SwallowsErrors(Lines):
             super().metrics(step, values)
 
 
+class WritesSecrets(Lines):
+    def samples(self, step, groups):
+        texts = [trajectory.text for group in groups for trajectory in group.trajectories]
+        with self.path.with_name("texts").open("a", errors="replace") as file:
+            file.writelines(texts)
+
+
 class NamesNoFile(Lines):
     def new_figures(self):
         return {"reward": Path("nowhere.png")}
@@ -114,6 +121,7 @@ def test_a_sound_logger_passes(tmp_path):
         (ChangesEnvironment, "the environment"),
         (RefusesNames, "names must be ASCII"),
         (SwallowsErrors, "neither setup"),
+        (WritesSecrets, "a secret in a sample is written"),
         (NamesNoFile, "where there is no file"),
         (OpensInConstructor, "does not pickle before setup"),
     ],

@@ -154,10 +154,11 @@ class LogPipe:
 
     Args:
         file: written by this object's thread alone, and closed by it.
+        pipe: both ends of one that children print into already; a new one by default.
     """
 
-    def __init__(self, file: BoundedFile) -> None:
-        read, write = os.pipe()
+    def __init__(self, file: BoundedFile, pipe: tuple[int, int] | None = None) -> None:
+        read, write = pipe or os.pipe()
         self.path = file.path
         self.writer = open(write, "wb", buffering=0)  # noqa: SIM115 - closed by close_writer
         self._file = file

@@ -97,15 +97,22 @@ def serve_echo(address: str, *, greeting: str) -> None:
 def check_launcher(launcher: Launcher, directory: Path) -> None:
     """Raises AssertionError for the first rule of the contract that the launcher breaks."""
     pickle.loads(pickle.dumps(launcher))
-    before = set(psutil.Process().children(recursive=True))
-    deaths: list[Death] = []
-    launcher.setup(directory, deaths.append)
+    with launcher.warm_up([__name__]):
+        before = set(psutil.Process().children(recursive=True))
+        deaths: list[Death] = []
+        launcher.setup(directory, deaths.append)
+        _check_set_up(launcher, directory, deaths)
+        launcher.stop()
+        left = [p for p in psutil.Process().children(recursive=True) if p not in before and p.status() != "zombie"]
+        assert not left, f"stop() must end every process, these are left: {left}"
+
+
+def _check_set_up(launcher: Launcher, directory: Path, deaths: list[Death]) -> None:
     try:
         num_ranks = 1 if launcher.in_process else 2
-        spec = GroupSpec(
-            name="suite", target=f"{__name__}:EchoRank", num_ranks=num_ranks, num_threads=1, env={"SUITE": "7"}
+        group = launcher.start_group(
+            GroupSpec(name="suite", target=f"{__name__}:EchoRank", num_ranks=num_ranks, num_threads=1)
         )
-        group = launcher.start_group(spec)
         _check_calls(group)
         _check_errors(group)
         _check_promises(group)
@@ -114,14 +121,12 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         if launcher.in_process:
             return
         _check_processes_of_ranks(group, directory)
+        _check_own_environment(launcher)
         assert not deaths, f"no process may be reported dead while all live, got {deaths}"
         _check_deadline(launcher, deaths)
         _check_exit(group, deaths)
     finally:
         launcher.stop()
-    launcher.stop()
-    left = [p for p in psutil.Process().children(recursive=True) if p not in before and p.status() != "zombie"]
-    assert not left, f"stop() must end every process, these are left: {left}"
 
 
 def _check_calls(group: WorkerGroup) -> None:
@@ -192,14 +197,23 @@ def _check_process(launcher: Launcher) -> None:
 def _check_processes_of_ranks(group: WorkerGroup, directory: Path) -> None:
     pids = {place[2] for place in results(group.call("place", timeout_s=CALL_TIMEOUT_S))}
     assert len(pids | {os.getpid()}) == group.num_ranks + 1, "each rank is a process of its own"
-    names = ("RANK", "WORLD_SIZE", "SUITE", "OMP_NUM_THREADS")
+    names = ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
     for rank, got in enumerate(results(group.call("environment", *names, timeout_s=CALL_TIMEOUT_S))):
-        expected = [str(rank), str(group.num_ranks), "7", "1"]
+        expected = [str(rank), str(group.num_ranks), "1"]
         assert got == expected, f"environment {names} of rank {rank}: expected {expected}, got {got}"
         log = (directory / f"{group.name}-{rank}.log").read_text()
         assert f"rank {rank} speaks" in log, f"what a rank prints is in its log, got {log!r}"
         assert TOKEN not in log, f"secrets are hidden before they are on disk (areal_lit.logs.LogPipe), got {log!r}"
     expect_error(ValueError, lambda: group.call("echo", lambda: 1, timeout_s=1.0), "module")
+
+
+def _check_own_environment(launcher: Launcher) -> None:
+    group = launcher.start_group(GroupSpec(name="own", target=f"{__name__}:EchoRank", env={"SUITE": "7"}))
+    (got,) = results(group.call("environment", "SUITE", "RANK", timeout_s=CALL_TIMEOUT_S))
+    assert got == ["7", "0"], (
+        f"a group's own environment is added to the usual one, expected SUITE 7 of rank 0, got {got}"
+    )
+    group.stop()
 
 
 def _check_deadline(launcher: Launcher, deaths: list[Death]) -> None:

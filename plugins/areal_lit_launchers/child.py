@@ -70,7 +70,7 @@ class Child:
             self.process.release()
         for drain in self.before_end:
             drain()
-        self.end("was killed" if code < 0 else "exited", code)
+        self.end(("was killed" if code < 0 else "exited") + self.process.note, code)
 
     def seen(self) -> None:
         self.last_seen = time.monotonic()

@@ -34,18 +34,13 @@ class Preload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Print to the descriptor that comes with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
     """Fork a process; with it come its descriptors: status socket, worker's socket, log."""
 
     name: str
 
 
-Order = Preload | Output | Fork
+Order = Preload | Fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +105,9 @@ class ForkServer:
             for name in order.names:
                 preload(name)
             return None
-        *sockets, log_fd = descriptors
-        try:
-            if isinstance(order, Output):
-                print_to(log_fd)
-                return None
-            status, connection = (socket.socket(fileno=fd) for fd in sockets)
-            return self._fork(order.name, status, connection, log_fd)
-        finally:
-            os.close(log_fd)
+        status, connection = (socket.socket(fileno=fd) for fd in descriptors[:2])
+        with open(descriptors[2], "wb", buffering=0) as log:
+            return self._fork(order.name, status, connection, log.fileno())
 
     def _fork(self, name: str, status: socket.socket, connection: socket.socket, log_fd: int) -> Forked | None:
         unfit = why_unfit()
@@ -131,7 +120,8 @@ class ForkServer:
         os.setsid()
         with status, contextlib.suppress(OSError):  # the controller has let go before it began
             status.send(b"%d" % os.getpid())
-        print_to(log_fd)
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
         self._forget()
         return Forked(name=name, connection=connection, unfit=unfit)
 
@@ -182,11 +172,6 @@ class ForkServer:
     def _reap(self, child: _Child) -> None:
         os.waitpid(child.pid, 0)
         self._children.remove(child)
-
-
-def print_to(descriptor: int) -> None:
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
 
 
 def preload(name: str) -> None:

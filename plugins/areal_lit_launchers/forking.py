@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
 
-from areal_lit_launchers.fork_server import Fork, Order, Output, Preload
+from areal_lit.logs import BoundedFile, LogPipe
+from areal_lit_launchers.fork_server import Fork, Order, Preload
 from areal_lit_launchers.spawner import SPIN_COUNT, Spawner, worker_path
 
 ENVIRONMENT = {
@@ -25,6 +26,15 @@ ENVIRONMENT = {
 
 TITLE = f"{'fork-server':<80}"
 """Its last argument leaves room for the arguments of those that it forks, which they write over its own."""
+
+
+def can_fork() -> bool:
+    """Whether this system has what a fork server needs: Linux 5.3 or newer."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 FORK_SERVER: ContextVar[ForkServer | None] = ContextVar("fork_server", default=None)
@@ -54,20 +64,27 @@ class ForkServer:
     def __init__(self) -> None:
         self._spawner = Spawner()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(os.devnull, "wb", buffering=0) as nowhere:
+        self._output: tuple[int, int] | None = os.pipe()  # holds what is printed before there is a log
+        with theirs:
             self._process = self._spawner.spawn(
                 [sys.executable, worker_path(), "fork", str(os.getpid()), str(theirs.fileno()), TITLE],
-                env={**os.environ, **ENVIRONMENT}, log=nowhere, pass_fds=(theirs.fileno(),),
+                env={**os.environ, **ENVIRONMENT}, log=self._output[1], pass_fds=(theirs.fileno(),),
             )  # fmt: skip
         self._control.send(pickle.dumps(sys.path))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def preload(self, names: Sequence[str]) -> None:
         """Begin to import modules, and what the ``preload`` of each ``module:Class`` lists; returns at once."""
         self._send(Preload(names=tuple(names)))
 
-    def print_to(self, log: FileIO) -> None:
-        """Where its own output goes from now on."""
-        self._send(Output(), log.fileno())
+    def log_to(self, file: BoundedFile) -> None:
+        """Where its own output goes from now on, and all that it has printed so far; the first file gets it."""
+        if self._output is not None:
+            LogPipe(file, self._output).close_writer()
+            self._output = None
 
     def fork(self, name: str, connection: socket.socket, log: FileIO) -> ForkedProcess:
         """A process that serves ``connection`` (see ``worker.py``), once all that was to be imported is."""
@@ -76,12 +93,18 @@ class ForkServer:
             self._send(Fork(name=name), theirs.fileno(), connection.fileno(), log.fileno())
         return ForkedProcess(ours, lambda pid: self._spawner.tell(f"+{pid}"))
 
+    def kill(self) -> None:
+        """End it, in the middle of an import too, and with it whatever it has forked or was to fork."""
+        os.kill(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """End it, and with it whatever it has forked."""
-        os.kill(self._process.pid, signal.SIGKILL)  # in the middle of an import it hears nothing
+        """End it and everything of it."""
+        self.kill()
         self._process.release()
         self._control.close()
         self._spawner.close()
+        for end in self._output or ():
+            os.close(end)
 
     def _send(self, order: Order, *descriptors: int) -> None:
         with suppress(ConnectionError):  # it is dead; the processes that it does not fork are reported
@@ -98,6 +121,7 @@ class ForkedProcess:
 
     def __init__(self, status: socket.socket, on_start: Callable[[int], None]) -> None:
         self.pid = 0
+        self.note = ""
         self._status = status
         self._on_start = on_start
         self._has_ended = False
@@ -110,7 +134,10 @@ class ForkedProcess:
     def await_end(self) -> int:
         code = self._told()
         self._has_ended = True
-        return -signal.SIGKILL if code is None else code
+        if code is None:
+            self.note = " with the process that it is forked from (fork-server.log may say why)"
+            return -signal.SIGKILL
+        return code
 
     def release(self) -> None:
         with suppress(OSError):  # the server was first

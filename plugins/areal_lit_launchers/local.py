@@ -1,4 +1,4 @@
-"""The launcher ``local``: processes of this machine, started fresh, watched, and gone with the controller."""
+"""The launcher ``local``: processes of this machine, watched, and gone with the controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import shutil
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
-from areal_lit.validation import roles
 from areal_lit_launchers.channel import Channel, dumps
 from areal_lit_launchers.child import Child, stop_children
-from areal_lit_launchers.forking import FORK_SERVER, ForkServer, importing_ahead
+from areal_lit_launchers.forking import FORK_SERVER, ForkServer, can_fork, importing_ahead
 from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.group import LocalGroup, LocalRank
 from areal_lit_launchers.ports import free_ports
-from areal_lit_launchers.process import LocalProcess
+from areal_lit_launchers.process import LocalProcess, hear, short_directory
 from areal_lit_launchers.spawner import Spawner, Started, threads, worker_path
 
 if TYPE_CHECKING:
@@ -67,10 +65,12 @@ class Local(Launcher):
 
     @classmethod
     def warm_up(cls, names: Sequence[str]) -> AbstractContextManager[None]:
-        return importing_ahead(names) if sys.platform == "linux" else contextlib.nullcontext()
+        return importing_ahead(names) if can_fork() else contextlib.nullcontext()
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         """This machine has the GPUs that roles and engines ask for."""
+        from areal_lit.validation import roles
+
         wanted = {
             name: role.num_gpus * role.num_ranks for name, role in roles(trainer).items() if role.colocate_with is None
         }
@@ -99,8 +99,7 @@ class Local(Launcher):
         self._spawner = Spawner()
         self._fork_server = FORK_SERVER.get() if self.fork else None
         if self._fork_server is not None:
-            with LogPipe(logs.open(log_dir / "fork-server.log")).writer as log:
-                self._fork_server.print_to(log)
+            self._fork_server.log_to(logs.open(log_dir / "fork-server.log"))
         self._spawner.tell(f"d{self._socket_dir}")
         threading.Thread(target=self._watch, args=(self._stopped,), name="areal-lit-watch", daemon=True).start()
         atexit.register(self.stop)
@@ -235,6 +234,8 @@ class Local(Launcher):
         self._stopped.set()
         for child in self._children():
             child.is_stopping = True
+        if self._fork_server is not None and not all(child.process.pid for child in self._children()):
+            self._fork_server.kill()  # no farewell to what has not begun
         with contextlib.ExitStack() as duties:  # each is done whatever the others raise
             duties.callback(shutil.rmtree, self._socket_dir, ignore_errors=True)
             duties.callback(spawner.close)
@@ -245,16 +246,3 @@ class Local(Launcher):
 
     def describe(self, name: str, num: int) -> str:
         return f"{num} process{'es' if num > 1 else ''} on {socket.gethostname()}"
-
-
-def short_directory() -> str:
-    """A new directory whose socket paths stay below the 100 bytes that Unix sockets allow."""
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
-
-
-def hear(channel: Channel, child: Child) -> None:
-    """Take a process's heartbeats, until it says that its target has returned: then its end is no death."""
-    with contextlib.suppress(EOFError, OSError):
-        channel.receive()
-        child.is_stopping = True

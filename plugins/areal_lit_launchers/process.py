@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import tempfile
 import threading
 import time
 
 from areal_lit.contracts.launcher import Process, ProcessSpec
+from areal_lit_launchers.channel import Channel
 from areal_lit_launchers.child import Child, stop_children
 
 POLL_INTERVAL_S = 0.1
@@ -55,3 +57,16 @@ class LocalProcess(Process):
                 connection.request("GET", self.spec.health_path)
                 return connection.getresponse().status == 200
         return False
+
+
+def short_directory() -> str:
+    """A new directory whose socket paths stay below the 100 bytes that Unix sockets allow."""
+    base = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
+
+
+def hear(channel: Channel, child: Child) -> None:
+    """Take a process's heartbeats, until it says that its target has returned: then its end is no death."""
+    with contextlib.suppress(EOFError, OSError):
+        channel.receive()
+        child.is_stopping = True

@@ -26,6 +26,9 @@ class Started(Protocol):
     pid: int
     """0 until it is known, or if there never is a process."""
 
+    note: str
+    """What is to say of its end beside the exit code."""
+
     def await_start(self) -> None:
         """Return when ``pid`` is known."""
 
@@ -67,7 +70,7 @@ class Spawner:
         return future.result(timeout=60)
 
     def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str], log: FileIO, pass_fds: Sequence[int] = ()
+        self, argv: Sequence[str], *, env: Mapping[str, str], log: FileIO | int, pass_fds: Sequence[int] = ()
     ) -> Spawned:
         """Start a process in a session of its own, with its output in ``log``."""
         popen = self._start(
@@ -112,6 +115,7 @@ class Spawned:
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self.pid = popen.pid
+        self.note = ""
         self._popen = popen
 
     def await_start(self) -> None:

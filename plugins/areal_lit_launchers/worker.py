@@ -86,10 +86,11 @@ def rename(name: str) -> None:
     """Show the process to ``ps`` as what it is: write over the arguments of its fork server, which are longer."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
         start, end = map(int, stat.read().rpartition(")")[2].split()[45:47])
-    title = "\0".join([sys.executable, os.path.abspath(__file__), "serve", str(os.getppid()), name]).encode()
+    head = f"{sys.executable}\0{os.path.abspath(__file__)}\0serve\0{os.getppid()}\0forked".encode()
+    tail = f"\0{name}\0".encode()
     with open("/proc/self/mem", "r+b", buffering=0) as memory:
         memory.seek(start)
-        memory.write(title[: end - start - 1].ljust(end - start, b"\0"))
+        memory.write((head.ljust(end - start - len(tail)) + tail)[-(end - start) :])
 
 
 def die_with(parent: int) -> None:

@@ -1,12 +1,18 @@
-"""What the launcher tests run in children."""
+"""What the launcher tests run in children, and how they see children end."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import random
 import socket
 import subprocess
 import sys
+import threading
 import time
+
+import psutil
 
 
 class Busy:
@@ -37,6 +43,31 @@ class Busy:
         raise Awkward("one", "two")
 
 
+class Looks:
+    """A rank that tells what it finds itself to be."""
+
+    def __init__(self, rank):
+        self.rank = rank
+        self.modules = set(sys.modules)
+
+    def had(self, module):
+        return module in self.modules
+
+    def evaluate(self, expression):
+        names = {"gc": gc, "os": os, "random": random, "sys": sys, "psutil": psutil, "threading": threading}
+        return eval(expression, names)
+
+    def random_numbers(self):
+        import numpy as np
+
+        return random.random(), np.random.rand()
+
+    def num_torch_threads(self):
+        import torch
+
+        return torch.get_num_threads()
+
+
 class Awkward(Exception):
     """Does not survive pickling: its constructor wants more than its args."""
 
@@ -64,3 +95,19 @@ def listens(address, *, note=""):
         server.listen()
         while True:
             server.accept()[0].close()
+
+
+def await_gone(pids, timeout_s=5.0):
+    """The processes of these ids end (a zombie that someone else must reap has ended)."""
+    deadline = time.monotonic() + timeout_s
+    left = list(pids)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = [pid for pid in left if psutil.pid_exists(pid) and _status(pid) != psutil.STATUS_ZOMBIE]
+    return left
+
+
+def _status(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status()
+    return psutil.STATUS_ZOMBIE

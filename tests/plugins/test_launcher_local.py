@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from launcher_targets import await_gone
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
 from areal_lit_launchers.channel import dumps, loads
@@ -29,33 +29,18 @@ def deaths():
     return queue.SimpleQueue()
 
 
-@pytest.fixture
-def local(tmp_path, deaths, monkeypatch):
+@pytest.fixture(params=["fresh", "forked"])
+def local(request, tmp_path, deaths, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    launcher = Local(hang_timeout_s=3.0, stop_grace_s=1.0)
-    launcher.setup(tmp_path, deaths.put)
-    yield launcher
-    launcher.stop()
+    launcher = Local(hang_timeout_s=3.0, stop_grace_s=1.0, fork=request.param == "forked")
+    with Local.warm_up(["launcher_targets"]) if launcher.fork else contextlib.nullcontext():
+        launcher.setup(tmp_path, deaths.put)
+        yield launcher
+        launcher.stop()
 
 
 def start(launcher, target="Busy", **spec):
     return launcher.start_group(GroupSpec(name="policy", target=f"launcher_targets:{target}", **spec))
-
-
-def await_gone(pids, timeout_s=5.0):
-    """The processes of these ids end (a zombie that someone else must reap has ended)."""
-    deadline = time.monotonic() + timeout_s
-    left = list(pids)
-    while left and time.monotonic() < deadline:
-        time.sleep(0.02)
-        left = [pid for pid in left if psutil.pid_exists(pid) and _status(pid) != psutil.STATUS_ZOMBIE]
-    return left
-
-
-def _status(pid):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status()
-    return psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.slow
@@ -128,13 +113,13 @@ def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monk
 
 def test_a_group_that_starts_half_is_stopped(local, tmp_path):
     (tmp_path / "policy-1.log").mkdir()
-    before = psutil.Process().children()
     with pytest.raises(IsADirectoryError):
         start(local, num_ranks=2)
-    started = [child.pid for child in psutil.Process().children() if child not in before]
-    assert len(started) == 1
+    process = local._groups[0].ranks[0].child.process
+    while not process.pid:
+        time.sleep(0.02)
     local.stop()
-    assert await_gone(started) == []
+    assert await_gone([process.pid]) == []
 
 
 def test_stop_in_the_middle_of_a_call_is_quick_and_reports_nothing(local, deaths):
@@ -235,6 +220,9 @@ sys.path.insert(0, sys.argv[1])
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
 from areal_lit_launchers.local import Local
 launcher = Local()
+warm = Local.warm_up(["launcher_targets"])
+if sys.argv[3] == "forked":
+    warm.__enter__()
 launcher.setup(Path(sys.argv[2]), print)
 group = launcher.start_group(GroupSpec(name="policy", target="launcher_targets:Busy", num_ranks=2))
 server = launcher.start_process(ProcessSpec(name="engine-0", target="launcher_targets:listens"))
@@ -243,19 +231,29 @@ command = launcher.start_process(ProcessSpec(name="sleeper", argv=sleeper))
 pids = [f.result(60) for method in ("pid", "spawn_child") for f in group.call(method, timeout_s=60)]
 group.call("hold_the_gil", timeout_s=600)
 pids += [server.child.process.pid, command.child.process.pid]
+if sys.argv[3] == "forked":
+    pids.append(launcher._fork_server.pid)
 print(*pids, launcher._socket_dir, flush=True)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)", "raise KeyError('x')"])
-def test_nothing_is_left_of_a_controller_that_ends(tmp_path, end):
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("fresh", "os.kill(os.getpid(), signal.SIGKILL)"),
+        ("forked", "os.kill(os.getpid(), signal.SIGKILL)"),
+        ("forked", "sys.exit(0)"),
+        ("forked", "raise KeyError('x')"),
+    ],
+)
+def test_nothing_is_left_of_a_controller_that_ends(tmp_path, start, end):
     script = subprocess.run(
-        [sys.executable, "-c", SCRIPT + end, HERE, str(tmp_path)],
+        [sys.executable, "-c", SCRIPT + end, HERE, str(tmp_path), start],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     *pids, socket_dir = script.stdout.split()
-    assert len(pids) == 6, script.stderr
+    assert len(pids) == 6 + (start == "forked"), script.stderr
     assert await_gone([int(pid) for pid in pids]) == []
     deadline = time.monotonic() + 5
     while os.path.exists(socket_dir) and time.monotonic() < deadline:

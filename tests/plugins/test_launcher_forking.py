@@ -1,0 +1,194 @@
+"""Processes that `local` forks: they find what fresh ones find, and nothing is left of their fork server."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from launcher_targets import await_gone
+
+from areal_lit.contracts.launcher import GroupSpec, ProcessDied
+from areal_lit_launchers.local import Local
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A directory on `sys.path`, for modules of a test's own."""
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def answers(group, method, *args):
+    return [future.result(60) for future in group.call(method, *args, timeout_s=60)]
+
+
+def start(launcher, **spec):
+    return launcher.start_group(GroupSpec(name="policy", target="launcher_targets:Looks", **spec))
+
+
+def set_up(directory, on_death=print, **arguments):
+    launcher = Local(stop_grace_s=1.0, **arguments)
+    launcher.setup(directory / "logs", on_death)
+    return launcher
+
+
+FINDS = (
+    "sorted(os.environ)",
+    "os.environ['OMP_NUM_THREADS'], os.environ['RANK'], os.environ['GOMP_SPINCOUNT']",
+    "sys.path",
+    "os.getcwd()",
+    "list(sys.flags)",
+    "gc.isenabled()",
+    "threading.current_thread() is threading.main_thread()",
+    "os.getsid(0) == os.getpgid(0) == os.getpid()",
+    "os.readlink('/proc/self/fd/0')",
+    "sorted(os.readlink(entry.path).partition(':')[0] for entry in os.scandir('/proc/self/fd') if entry.name != '3')",
+    "[psutil.Process().cmdline()[i] for i in (0, 1, 2, -1)]",
+)
+
+
+def test_forked_processes_find_what_fresh_ones_find(modules):
+    found = {}
+    with Local.warm_up(["launcher_targets"]):
+        for fork in (False, True):
+            launcher = set_up(modules, fork=fork)
+            group = start(launcher, num_threads=1)
+            found[fork] = [answers(group, "evaluate", expression) for expression in FINDS]
+            (parent,) = answers(group, "evaluate", "os.getppid()")
+            assert (parent == os.getpid()) is not fork
+            launcher.stop()
+    for expression, fresh, forked in zip(FINDS, found[False], found[True], strict=True):
+        assert forked == fresh, expression
+
+
+def test_what_was_preloaded_is_there_from_the_start(modules):
+    (modules / "late_module.py").write_text("")
+    (modules / "component_module.py").write_text("class Component:\n    preload = ('late_module',)\n")
+    with Local.warm_up(["launcher_targets", "component_module:Component"]), Local.warm_up(["colorsys"]):
+        launcher = set_up(modules)
+        group = start(launcher)
+        names = ("launcher_targets", "component_module", "late_module", "colorsys", "cgitb")
+        assert [answers(group, "had", name) for name in names] == [[True]] * 4 + [[False]]
+        launcher.stop()
+
+
+@pytest.mark.slow
+def test_forked_ranks_have_their_own_threads_and_random_numbers(modules):
+    with Local.warm_up(["launcher_targets", "torch"]):
+        launcher = set_up(modules)
+        for num_threads in (1, 3):
+            assert answers(start(launcher, num_threads=num_threads), "num_torch_threads") == [num_threads]
+        two = start(launcher, num_ranks=2)
+        assert answers(two, "had", "torch") == [True, True]
+        numbers = answers(two, "random_numbers")
+        assert numbers[0][0] != numbers[1][0]
+        assert numbers[0][1] != numbers[1][1]
+        launcher.stop()
+
+
+def test_an_environment_of_its_own_means_a_fresh_process(modules):
+    with Local.warm_up(["launcher_targets", "colorsys"]):
+        launcher = set_up(modules)
+        group = start(launcher, env={"LD_BIND_NOW": "1"})
+        assert answers(group, "had", "colorsys") == [False]
+        assert answers(group, "evaluate", "os.environ['LD_BIND_NOW']") == ["1"]
+        launcher.stop()
+
+
+UNFIT = {
+    "an import has started 1 threads": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
+    "an import has loaded the CUDA driver": "import mmap\n"
+    "with open(__file__.replace('unfit.py', 'libcuda.so.1'), 'w+b') as file:\n"
+    "    file.truncate(4096)\n"
+    "    held = mmap.mmap(file.fileno(), 4096)\n",
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_after_an_import_that_forbids_forking_processes_are_fresh(modules, reason):
+    (modules / "unfit.py").write_text(UNFIT[reason])
+    with Local.warm_up(["launcher_targets", "unfit"]):
+        launcher = set_up(modules)
+        group = start(launcher, num_threads=1)
+        assert answers(group, "had", "unfit") == [False]
+        assert answers(group, "evaluate", "os.environ['OMP_NUM_THREADS']") == ["1"]
+        launcher.stop()
+    assert f"policy-0 is a fresh interpreter: {reason}" in (modules / "logs" / "policy-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("raise ValueError('broken')", "ValueError: broken"),
+        ("import sys; sys.exit('no licence')", "no licence"),
+    ],
+)
+def test_a_module_that_fails_to_import_fails_only_who_needs_it(modules, body, told):
+    (modules / "broken_module.py").write_text(body)
+    with Local.warm_up(["broken_module", "launcher_targets:NoSuchClass", "launcher_targets"]):
+        launcher = set_up(modules)
+        assert answers(start(launcher), "had", "launcher_targets") == [True]
+        broken = launcher.start_group(GroupSpec(name="critic", target="broken_module:Rank"))
+        error = broken.call("had", timeout_s=60)[0].exception(60)
+        assert isinstance(error, ProcessDied)
+        launcher.stop()
+    assert told in str(error)
+    assert told in (modules / "logs" / "fork-server.log").read_text()
+
+
+def test_processes_end_with_their_fork_server_and_say_so(modules):
+    deaths = queue.SimpleQueue()
+    with Local.warm_up(["launcher_targets"]):
+        launcher = set_up(modules, deaths.put)
+        group = start(launcher)
+        (pid,) = answers(group, "evaluate", "os.getpid()")
+        os.kill(launcher._fork_server.pid, signal.SIGKILL)
+        death = deaths.get(timeout=20)
+        assert (death.name, death.exit_code) == ("policy", -9)
+        assert "was killed with the process that it is forked from" in death.reason
+        assert isinstance(group.call("had", timeout_s=60)[0].exception(60), ProcessDied)
+        late = start(launcher)
+        assert isinstance(late.call("had", timeout_s=60)[0].exception(60), ProcessDied)
+        assert "forked from" in deaths.get(timeout=20).reason
+        launcher.stop()
+    assert await_gone([pid]) == []
+
+
+def test_stopping_waits_for_no_import(modules):
+    (modules / "endless.py").write_text("import time; time.sleep(600)")
+    before = set(psutil.Process().children(recursive=True))
+    with Local.warm_up(["endless"]):
+        launcher = set_up(modules)
+        call = start(launcher, num_ranks=2).call("had", timeout_s=600)
+        launcher.stop()
+    assert all(isinstance(future.exception(1), ProcessDied) for future in call)
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_warm_up_without_a_run_leaves_nothing(modules):
+    before = set(psutil.Process().children(recursive=True))
+    with Local.warm_up(["launcher_targets"]):
+        assert set(psutil.Process().children(recursive=True)) > before
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_a_controller_that_is_killed_while_it_warms_up_leaves_nothing(modules):
+    (modules / "endless.py").write_text("import time; time.sleep(600)")
+    script = (
+        "import os, signal, sys; from areal_lit_launchers.forking import FORK_SERVER; "
+        "from areal_lit_launchers.local import Local; context = Local.warm_up(['endless']); context.__enter__(); "
+        "print(FORK_SERVER.get().pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=modules, capture_output=True, text=True, timeout=60)
+    assert await_gone([int(done.stdout)]) == []

@@ -81,7 +81,7 @@ class CheckpointWriter:
                 partial = self._store.begin(step)
                 captured = capture(partial)
         except CheckpointError as error:
-            raise self._explained(step, error) from error
+            raise self._lost(step, error) from error
         self._pending = _Pending(step=step, path=partial, start_s=time.monotonic(), committed=Future())
         threading.Thread(
             target=self._finish, args=(self._pending, captured), name=f"areal-lit-checkpoint-{step}", daemon=True
@@ -136,7 +136,7 @@ class CheckpointWriter:
                 path = self._store.commit(pending.path, pending.step, captured.state)
         except BaseException as error:  # noqa: BLE001 - it belongs to the training thread, which raises and reports it
             self._store.discard(pending.path)
-            failure = self._explained(pending.step, error)
+            failure = self._explained(pending, error)
             failure.__cause__ = error if failure is not error else error.__cause__
             pending.committed.set_exception(failure)
             self._on_failure(failure)
@@ -145,10 +145,14 @@ class CheckpointWriter:
             self._committed.append((pending.step, path))
             pending.committed.set_result(path)
 
-    def _explained(self, step: int, error: BaseException) -> BaseException:
-        """A failed write with what is left to go on from; anything else as it is."""
-        if not isinstance(error, CheckpointError):
-            return error
+    def _explained(self, pending: _Pending, error: BaseException) -> BaseException:
+        """A failed or overdue write in terms of the run; anything else as it is."""
+        if isinstance(error, CheckpointError):
+            return self._lost(pending.step, error)
+        return pending.overdue(self._timeout_s) if isinstance(error, TimeoutError) else error
+
+    def _lost(self, step: int, error: CheckpointError) -> CheckpointError:
+        """What is left to go on from."""
         newest = self._store.latest()
         left = f"the last whole one is {newest}" if newest else "there is no earlier one"
         return CheckpointError(
@@ -169,11 +173,14 @@ class _Pending:
 
     def check(self, timeout_s: float) -> None:
         if time.monotonic() - self.start_s > timeout_s:
-            raise TimeoutError(
-                f"the checkpoint of step {self.step} is still not written to {self.path} after "
-                f"checkpoint.timeout_s={timeout_s:g} s; the disk or network file system hangs or is too slow: look at "
-                "it, or raise the limit"
-            )
+            raise self.overdue(timeout_s)
+
+    def overdue(self, timeout_s: float) -> TimeoutError:
+        return TimeoutError(
+            f"the checkpoint of step {self.step} is still not written to {self.path} after "
+            f"checkpoint.timeout_s={timeout_s:g} s; the disk or network file system hangs or is too slow: look at it, "
+            "or raise the limit"
+        )
 
 
 @contextmanager

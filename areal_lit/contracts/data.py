@@ -69,7 +69,7 @@ class DataModule(Component):
         return {}
 
     def evaluation_names(self) -> Sequence[str] | None:
-        """The keys of ``evaluation``, for validation, so before ``setup``; None, the default, where they are not known."""
+        """The keys of ``evaluation`` before ``setup``, for validation; None, the default, where they are not known."""
         return None
 
     def preview(self) -> Mapping[str, Preview]:

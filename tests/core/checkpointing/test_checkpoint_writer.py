@@ -109,6 +109,16 @@ def test_a_wait_has_a_deadline_that_is_named(tmp_path: Path) -> None:
         made.wait()
 
 
+def test_a_rank_that_hangs_in_a_save_is_told_in_terms_of_the_checkpoint(tmp_path: Path) -> None:
+    late: Future[None] = Future()
+    late.set_exception(TimeoutError("policy rank 0 did not answer save within 30 s"))
+    made, _ = writer(tmp_path)
+    made.write(1, capture(late))
+    with pytest.raises(TimeoutError, match=r"step 1 is still not written .* hangs or is too slow") as raised:
+        made.wait()
+    assert "policy rank 0" in str(raised.value.__cause__)
+
+
 def test_a_wait_ends_when_the_run_failed_elsewhere(tmp_path: Path) -> None:
     def watch() -> None:
         raise ConnectionError("engine-0 ended")

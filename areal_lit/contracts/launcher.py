@@ -128,6 +128,10 @@ class Launcher(Component):
     in_process: ClassVar[bool] = False
     """True: everything runs in the controller's process."""
 
+    scratch: Path | None = None
+    """From ``setup`` to ``stop``: a directory for files that the run's processes hand each other, such as weights; gone
+    with the run however it ends. None: the run's own directory is taken, which every machine sees."""
+
     @classmethod
     def warm_up(cls, names: Sequence[str]) -> AbstractContextManager[None]:
         """A context in which a run may come whose processes need these modules: they begin to import them.

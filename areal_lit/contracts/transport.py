@@ -30,7 +30,7 @@ class WeightTransport(Component):
         """Controller, before each sync: rendezvous, paths, ports.
 
         Args:
-            directory: the run's directory for temporary files, on this machine.
+            directory: of this run alone, for temporary files; the launcher's ``scratch`` or the run's directory.
         """
 
     @abstractmethod

@@ -93,7 +93,7 @@ class Online:
             manifest=policy.manifest,
             forward=self._trainer_logprobs,
             sync_mode=trainer.rollout.sync_mode,
-            directory=str(directory.path),
+            directory=str(trainer.launcher.scratch or directory.path),
             dtype=trainer.policy.model.dtype,
         )
         self._limits: Limits | None = None

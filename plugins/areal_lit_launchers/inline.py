@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
 import traceback
@@ -22,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import DEFAULT_LOGS, Logs
+from areal_lit.scratch import Scratch
 from areal_lit.validation import roles
 
 if TYPE_CHECKING:
@@ -56,10 +54,10 @@ class Inline(Launcher):
 
     def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
         self._on_death = on_death
-        base = tempfile.gettempdir()
-        self._socket_dir = tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
+        scratch = Scratch()
+        self._exit.callback(scratch.close)
+        self.scratch = scratch.path
         self._num_processes = 0
-        self._exit.callback(shutil.rmtree, self._socket_dir, ignore_errors=True)
 
     def start_group(self, spec: GroupSpec) -> WorkerGroup:
         if spec.num_ranks != 1:
@@ -79,7 +77,8 @@ class Inline(Launcher):
                 "another interpreter; use `local`"
             )
         self._limit(spec.num_threads)
-        address = os.path.join(self._socket_dir, f"{self._num_processes}.sock")
+        assert self.scratch is not None, "setup() comes first"
+        address = str(self.scratch / f"{self._num_processes}.sock")
         self._num_processes += 1
         process = InlineProcess(spec, address, self._on_death)
         self._exit.callback(process.stop)

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import pickle
-import shutil
 import socket
 import struct
 import sys
@@ -20,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
+from areal_lit.scratch import Scratch
 from areal_lit_launchers.channel import Channel, dumps
 from areal_lit_launchers.child import Child, stop_children
 from areal_lit_launchers.forking import FORK_SERVER, ForkServer, can_fork, importing_ahead
 from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.group import LocalGroup, LocalRank
 from areal_lit_launchers.ports import free_ports
-from areal_lit_launchers.process import LocalProcess, hear, short_directory
+from areal_lit_launchers.process import LocalProcess, hear
 from areal_lit_launchers.spawner import Spawner, Started, threads, worker_path
 
 if TYPE_CHECKING:
@@ -91,16 +91,17 @@ class Local(Launcher):
         self._log_dir = log_dir
         self._logs = logs
         self._on_death = on_death
-        self._socket_dir = short_directory()
+        self._scratch = Scratch()
+        self.scratch = self._scratch.path
         self._gpus = GpuPool()
         self._groups: list[LocalGroup] = []
         self._processes: list[LocalProcess] = []
         self._stopped = threading.Event()
         self._spawner = Spawner()
+        self._spawner.tell(f"d{self.scratch}")
         self._fork_server = FORK_SERVER.get() if self.fork else None
         if self._fork_server is not None:
             self._fork_server.log_to(logs.open(log_dir / "fork-server.log"))
-        self._spawner.tell(f"d{self._socket_dir}")
         threading.Thread(target=self._watch, args=(self._stopped,), name="areal-lit-watch", daemon=True).start()
         atexit.register(self.stop)
 
@@ -131,7 +132,7 @@ class Local(Launcher):
         return process
 
     def _serve_target(self, spec: ProcessSpec, env: Mapping[str, str]) -> LocalProcess:
-        address = os.path.join(self._socket_dir, f"{len(self._processes)}.sock")
+        address = str(self._scratch.path / f"{len(self._processes)}.sock")
         dumps(dict(spec.kwargs))  # raises the error that says what cannot travel
         orders = {"kind": "process", "address": address, "kwargs": pickle.dumps(dict(spec.kwargs), protocol=5)}
         child, channel = self._serve(spec, 0, spec.name, env, orders, python=spec.python)
@@ -237,7 +238,7 @@ class Local(Launcher):
         if self._fork_server is not None and not all(child.process.pid for child in self._children()):
             self._fork_server.kill()  # no farewell to what has not begun
         with contextlib.ExitStack() as duties:  # each is done whatever the others raise
-            duties.callback(shutil.rmtree, self._socket_dir, ignore_errors=True)
+            duties.callback(self._scratch.close)
             duties.callback(spawner.close)
             processes = [process.child for process in self._processes]
             duties.callback(stop_children, processes, Child.terminate, self.stop_grace_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import tempfile
 import threading
 import time
 
@@ -57,12 +56,6 @@ class LocalProcess(Process):
                 connection.request("GET", self.spec.health_path)
                 return connection.getresponse().status == 200
         return False
-
-
-def short_directory() -> str:
-    """A new directory whose socket paths stay below the 100 bytes that Unix sockets allow."""
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="arl-", dir=base if len(base) <= 60 else "/tmp")
 
 
 def hear(channel: Channel, child: Child) -> None:

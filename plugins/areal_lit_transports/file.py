@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from areal_lit.contracts.transport import WeightTransport
 from areal_lit.files import naming
+from areal_lit.scratch import Scratch
 from areal_lit.types import TensorInfo, WeightSource
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from areal_lit.contracts.strategy import Bucket, Rank
 
-SHARED_MEMORY = "/dev/shm"
-PREFIX = "areal-lit-weights"
 ALIGNMENT = 64
 MORE_ROOM = "enlarge it (docker: --shm-size) or set the transport's `directory`"
 
@@ -44,7 +42,7 @@ class File(WeightTransport):
     its pages are warm, which makes a sync about three times as fast.
 
     Args:
-        directory: where the file goes; by default shared memory, or the run's directory where there is none.
+        directory: where the file goes; by default where the launcher has its temporary files, `local` in shared memory.
             With engines on another machine name a shared directory.
         keep: hold the file (the size of the model) between syncs; False removes it after each.
     """
@@ -54,27 +52,32 @@ class File(WeightTransport):
     def __init__(self, *, directory: str | None = None, keep: bool = True) -> None:
         self.directory = directory
         self.keep = keep
+        self._own_folder = ""
         self._spare = ""
 
     def plan(self, version: int, manifest: Sequence[TensorInfo], *, num_receivers: int, directory: str) -> WeightSource:
         unknown = sorted({info.dtype for info in manifest} - set(DTYPES))
         if unknown:
             raise ValueError(f"transport `file` cannot store {unknown}; it stores {', '.join(DTYPES)}")
-        shared = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else directory
-        folder = Path(self.directory or shared)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not self._spare:
-            remove_leftovers(folder)
-            self._spare = str(folder / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}.spare")
-            weakref.finalize(self, remove, self._spare)
-        check_space(folder, self._spare, len(header_of(manifest)) + sum(map(size_of, manifest)))
-        path = f"{self._spare.removesuffix('.spare')}-{version}.safetensors"
+        folder = self._folder(directory)
+        spare, path = str(folder / "weights.spare"), str(folder / f"weights-{version}.safetensors")
+        if spare != self._spare:
+            self._spare = spare
+            weakref.finalize(self, remove, spare)
+        check_space(folder, spare, len(header_of(manifest)) + sum(map(size_of, manifest)))
+        remove(path)  # a killed run's, whose version of this number was another
         return WeightSource(
-            version=version,
-            receiver=self.receiver,
-            params={"path": path, "spare": self._spare},
-            tensors=tuple(manifest),
+            version=version, receiver=self.receiver, params={"path": path, "spare": spare}, tensors=tuple(manifest)
         )
+
+    def _folder(self, directory: str) -> Path:
+        if self.directory is None:
+            return Path(directory)
+        if not self._own_folder:
+            scratch = Scratch(Path(self.directory))
+            weakref.finalize(self, scratch.close)
+            self._own_folder = str(scratch.path)
+        return Path(self._own_folder)
 
     def send(self, source: WeightSource, buckets: Iterator[Bucket], rank: Rank) -> None:
         if rank.rank:
@@ -161,11 +164,3 @@ def check_space(folder: Path, spare: str, size: int) -> None:
 def remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Files of controllers that were killed."""
-    for path in folder.glob(f"{PREFIX}-*"):
-        process = path.name.removeprefix(f"{PREFIX}-").split("-")[0]
-        if process.isdigit() and not os.path.exists(f"/proc/{process}") and os.path.isdir("/proc/self"):
-            remove(str(path))

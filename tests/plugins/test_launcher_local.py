@@ -233,7 +233,7 @@ group.call("hold_the_gil", timeout_s=600)
 pids += [server.child.process.pid, command.child.process.pid]
 if sys.argv[3] == "forked":
     pids.append(launcher._fork_server.pid)
-print(*pids, launcher._socket_dir, flush=True)
+print(*pids, launcher.scratch, flush=True)
 """
 
 

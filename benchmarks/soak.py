@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -69,31 +68,30 @@ LIMITS = {
 
 
 def role_of(process: psutil.Process, controller: int) -> str:
-    """The controller, or the name of the log that a process writes; what writes none is ``others``."""
+    """The controller, a rank or engine by its name, ``reward`` for workers and their keepers, else ``others``."""
+    command = [argument.strip() for argument in process.cmdline() if argument.strip()]
     if process.pid == controller:
         return "controller"
-    try:
-        log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
-    except OSError:
-        return "others"
-    return log.stem if log.suffix == ".log" else "others"
+    if "areal_lit.rewarding" in " ".join(command):
+        return "reward"
+    return command[-1] if "worker.py" in " ".join(command) else "others"
 
 
-def shared_files(pid: int) -> dict[tuple[str, str], int]:
-    """Bytes that a process maps of each file in shared memory, deleted ones too."""
-    found: dict[tuple[str, str], int] = defaultdict(int)
+def shared_files(pid: int) -> dict[str, int]:
+    """Bytes that a process maps of each file in shared memory; of a removed one the name says so."""
+    found: dict[str, int] = defaultdict(int)
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        span, _, _, device, inode, *path = line.split(maxsplit=5)
+        span, _, _, _, _, *path = line.split(maxsplit=5)
         if path and path[0].startswith("/dev/shm/"):
             begin, end = (int(address, 16) for address in span.split("-"))
-            found[device, inode] += end - begin
+            found[path[0]] += end - begin
     return found
 
 
 def look(controller: psutil.Process) -> dict[str, float]:
     """What the run's processes hold now, per role and in all."""
     sample: dict[str, float] = defaultdict(float)
-    shared: dict[tuple[str, str], int] = {}
+    shared: dict[str, int] = {}
     for process in [controller, *controller.children(recursive=True)]:
         try:
             memory, role = process.memory_full_info(), role_of(process, controller.pid)
@@ -131,7 +129,8 @@ def progress(metrics: Path, since: int) -> dict[str, float]:
 
 def watch(run: subprocess.Popen[bytes], metrics: Path, table: Path, *, minutes: float, every_s: float) -> list[Sample]:
     """A sample every so often, each written to the table at once. Raises SystemExit when the run ends before."""
-    controller, samples = psutil.Process(run.pid), []
+    controller = psutil.Process(run.pid)
+    samples: list[Sample] = []
     begun = before = time.monotonic()
     step = 0
     while before - begun < minutes * 60:
@@ -140,7 +139,7 @@ def watch(run: subprocess.Popen[bytes], metrics: Path, table: Path, *, minutes: 
             raise SystemExit(f"the run ended with status {run.returncode} after {(before - begun) / 60:.1f} minutes")
         except subprocess.TimeoutExpired:
             now = time.monotonic()
-        if not metrics.exists():
+        if not metrics.exists() or metrics.stat().st_mtime < controller.create_time():
             begun = before = now  # it has not begun yet
             continue
         done = progress(metrics, step)
@@ -224,6 +223,7 @@ def draw(samples: Sequence[Sample], path: Path, warm_up: float) -> None:
 def end(run: subprocess.Popen[bytes]) -> list[str]:
     """End the run by SIGTERM; what is wrong with how it ended."""
     processes = psutil.Process(run.pid).children(recursive=True)
+    shared = {Path(name) for process in processes for name in shared_files(process.pid)}
     run.send_signal(signal.SIGTERM)
     problems = []
     try:
@@ -233,7 +233,7 @@ def end(run: subprocess.Popen[bytes]) -> list[str]:
         problems.append(f"the run did not end within {END_TIMEOUT_S:g} s of SIGTERM")
     _, left = psutil.wait_procs(processes, timeout=5.0)
     problems += [f"process {process.pid} is left over" for process in left]
-    problems += [f"{path} is left over" for path in Path("/dev/shm").glob(f"areal-lit-*-{run.pid}-*")]
+    problems += [f"{path} is left over" for path in shared if path.exists()]
     return problems
 
 

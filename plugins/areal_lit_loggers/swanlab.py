@@ -20,8 +20,7 @@ class SwanLab(Tracker):
     Args:
         project: that the run is shown in.
         workspace: user or organization; None is the account's default.
-        offline: write files only, into ``swanlab/`` in the run's directory, for ``swanlab sync`` to upload, one after
-            the other where the run was resumed.
+        offline: write files only, into ``swanlab/`` in the run's directory, for ``swanlab sync`` to upload.
         samples_per_step: trajectories shown of each step; 0 is none.
     """
 

@@ -21,8 +21,7 @@ _CREDENTIALS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 class Wandb(LightningTracker):
     """Logs a Weights & Biases run: metrics over ``trainer/global_step``, samples as a table, figures as images.
 
-    Offline, it keeps files in ``wandb/`` in the run's directory, for ``wandb sync --append`` to upload, one after the
-    other where the run was resumed.
+    Offline, it keeps files in ``wandb/`` in the run's directory, for ``wandb sync runs/NAME/wandb/offline-run-*``.
 
     Args:
         project: that the run is shown in.

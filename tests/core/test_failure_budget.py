@@ -30,3 +30,13 @@ def test_old_groups_are_forgotten() -> None:
     for failed in [8] * 5 + [0] * 10:
         budget.record(failed, 8)
     assert budget.exceeded(0) == ""
+
+
+def test_how_much_is_used() -> None:
+    budget = FailureBudget(0.1)
+    assert budget.used(0) == 0
+    budget.record(1, 8)
+    assert budget.used(12) == 0.5
+    nothing_allowed = FailureBudget(0.0)
+    nothing_allowed.record(1, 8)
+    assert nothing_allowed.used(0) == 1

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from areal_lit.activity import Activity
 from areal_lit.contracts import (
     Filter,
     InferenceBackend,
@@ -696,9 +697,7 @@ def test_what_a_failing_filter_or_hook_was_asked_about_stays_pending(make: Make)
             raise KeyError(group.prompt.row)
 
     loop = make(settings(), filters=[Fails()])
-    with pytest.raises(
-        RuntimeError, match=r"filter .*Fails \(no distribution\) raised KeyError: \d, on the group"
-    ):
+    with pytest.raises(RuntimeError, match=r"filter .*Fails \(no distribution\) raised KeyError: \d, on the group"):
         loop.next_batch(0)
     assert pending_ids(loop) == [0, 1, 2, 3]
 
@@ -781,3 +780,35 @@ def test_malformed_completion_is_the_engines_error(make: Make) -> None:
     )  # fmt: skip
     with pytest.raises(RuntimeError, match="ScriptedEngine returned 3 tokens, 2 log-probs, 3 versions"):
         make(settings(max_attempts=1), engine=ScriptedEngine(lambda request, count: broken)).next_batch(0)
+
+
+def test_what_a_step_waits_for_is_told_while_it_waits(make: Make) -> None:
+    gate, activity = threading.Event(), Activity()
+
+    async def first_prompt_only(request: GenerateRequest) -> None:
+        while request.token_ids.tolist() != [*b"p0"] and not gate.is_set():  # noqa: ASYNC110 - another thread opens it
+            await asyncio.sleep(0.002)
+
+    loop = make(settings(), engine=ScriptedEngine(lambda request, _: first_prompt_only(request)), activity=activity)
+    taken: list[Any] = []
+    thread = threading.Thread(target=lambda: taken.append(loop.next_batch(0)))
+    thread.start()
+    words: set[str] = set()
+    while thread.is_alive() and not any(said.startswith("waiting for 3 of 4 groups; 3 running") for said in words):
+        now = activity.now()
+        words.add("" if now is None else now.what)
+    gate.set()
+    thread.join()
+    assert any(said.startswith("waiting for 3 of 4 groups; 3 running, the oldest for 0 s") for said in words), words
+    assert len(taken[0]) == 4
+    assert activity.now() is None
+
+
+def test_the_share_of_the_failure_budget_that_is_used_is_reported(make: Make) -> None:
+    def fails_once(request: GenerateRequest, count: int) -> None:
+        if count == 1:
+            raise ConnectionResetError("gone")
+
+    loop = make(settings(failure_budget=0.5, max_attempts=1, partial_groups="train"), engine=ScriptedEngine(fails_once))
+    loop.next_batch(0)
+    assert values(loop)["rollout/failure_budget_used"] == pytest.approx(1 / (0.5 * 8))

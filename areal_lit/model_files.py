@@ -16,7 +16,7 @@ from typing import Any
 from areal_lit.models import resolve
 from areal_lit.types import ModelSpec
 
-_HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
+_HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(?<!\.gguf)|[\w.-]+/[\w.-]+/[\w.-]+\.gguf")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 
@@ -44,7 +44,7 @@ class ModelFiles:
             return None
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self.spec.path, "config.json")
+        found = try_to_load_from_cache("/".join(self.spec.path.split("/")[:2]), "config.json")
         return Path(found).parent if isinstance(found, str) else None
 
     def problem(self) -> str:

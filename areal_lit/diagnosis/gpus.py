@@ -11,9 +11,8 @@ from areal_lit.diagnosis.finding import Finding, ok, warning
 
 
 def device_files(root: Path) -> list[str]:
-    """Device files of GPUs, sorted."""
-    found = [*root.glob("dev/nvidia[0-9]*"), *root.glob("dev/kfd")]
-    return sorted(f"/{path.relative_to(root)}" for path in found)
+    """Device files of NVIDIA's GPUs, sorted."""
+    return sorted(f"/{path.relative_to(root)}" for path in root.glob("dev/nvidia[0-9]*"))
 
 
 def gpus(examination: Examination) -> Iterator[Finding]:

@@ -26,8 +26,12 @@ def installed_distributions() -> Installed:
             found.setdefault(canonicalize_name(name), {}).setdefault(place_of(distribution), distribution)
     result = {}
     for name, places in found.items():
-        sources = {source.resolve() for each in places.values() if (source := editable_source(each)) is not None}
-        result[name] = [each for place, each in places.items() if place not in sources]
+        sources = [source.resolve() for each in places.values() if (source := editable_source(each)) is not None]
+        result[name] = [
+            each
+            for place, each in places.items()
+            if editable_source(each) is not None or not any(place.is_relative_to(source) for source in sources)
+        ]
     return result
 
 

@@ -128,9 +128,12 @@ def memory_limit(root: Path) -> int | None:
 
 
 def memory_use(root: Path) -> int | None:
-    """Bytes that the control group uses."""
+    """Bytes that the control group uses and would not give back: files that are merely cached are left out."""
     texts = [*_of_groups(root, "memory.current"), *_of_groups(root, "memory.usage_in_bytes", "memory")]
-    return int(texts[0]) if texts else None
+    statistics = [*_of_groups(root, "memory.stat"), *_of_groups(root, "memory.stat", "memory")]
+    pairs = dict(line.split() for line in statistics[0].splitlines()) if statistics else {}
+    cached = int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
+    return int(texts[0]) - cached if texts else None
 
 
 def _of_groups(root: Path, name: str, controller: str = "") -> list[str]:

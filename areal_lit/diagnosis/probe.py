@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+WITHOUT_CURRENT_DIRECTORY = "import sys; sys.path.remove('')"
+
 SHORT = 6
 """Lines of a traceback that say what went wrong."""
 
@@ -44,14 +46,13 @@ def probe(code: str, *arguments: str, timeout_s: float, python: str = sys.execut
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
-            [python, "-P", "-c", code, *arguments],
+            [python, "-c", f"{WITHOUT_CURRENT_DIRECTORY}\n{code}", *arguments],
             stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(python), start_new_session=True,
         )  # fmt: skip
         try:
             code_of_exit: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code_of_exit = None
-        finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -11,11 +11,12 @@ from areal_lit.diagnosis.directory import directory
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok
 from areal_lit.diagnosis.probe import probe
-from areal_lit.diagnosis.software import engine
+from areal_lit.diagnosis.software import importable
 
 READ = """
 import json, sys
 from areal_lit.recipes import RecipeError, resolve
+from areal_lit.validation import broken_rules
 configs, overrides = map(json.loads, sys.argv[1:])
 try:
     trainer = resolve(configs, overrides).build()
@@ -26,9 +27,9 @@ specs = ()
 if trainer.inference is not None:
     specs = trainer.inference.processes(trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic)
 print(json.dumps({
-    "problems": trainer.validate(),
+    "problems": broken_rules(trainer),
     "runs_dir": trainer.runs_dir,
-    "pythons": {spec.python: spec.target for spec in specs if spec.python},
+    "engines": [(spec.name, spec.python, spec.target.partition(":")[0] or "sys") for spec in specs if spec.python],
 }))
 """
 
@@ -49,6 +50,6 @@ def recipe(examination: Examination) -> Iterator[Finding]:
     if not said["problems"]:
         yield ok("recipe", f"{', '.join(examination.configs)}: all rules are kept")
     yield from directory(replace(examination, runs_dir=Path(said.get("runs_dir", examination.runs_dir))))
-    for interpreter, target in said.get("pythons", {}).items():
-        module = target.partition(":")[0] or "sys"
-        yield from engine(module, examination.timeout_s, found=f"for {interpreter}", interpreter=interpreter)
+    for name, interpreter, module in said.get("engines", []):
+        found = f"{interpreter} imports {module}"
+        yield importable(name, module, found, examination.timeout_s, interpreter=interpreter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
 
@@ -27,12 +28,6 @@ print(json.dumps({
     "threads": torch.get_num_threads(),
     "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
 }))
-"""
-
-ENGINE = """
-import importlib, json, sys
-module = importlib.import_module(sys.argv[1])
-print(json.dumps({"version": getattr(module, "__version__", "of no stated version")}))
 """
 
 ENGINES = {"transformers": True, "vllm": False, "sglang": False}
@@ -77,24 +72,35 @@ def _advice_on_gpus(seen: dict[str, Any]) -> str:
 
 def engines(examination: Examination) -> Iterator[Finding]:
     """The engines that are installed here can be imported."""
+    versions = {module: version for module in ENGINES if (version := _version(module))}
     for module, is_needed in ENGINES.items():
-        try:
-            version = metadata.version(module)
-        except metadata.PackageNotFoundError:
-            if is_needed:
-                yield error(module, "not installed", f"pip install {module}")
-            continue
-        yield from engine(module, examination.timeout_s, found=f"{version}, in this environment")
+        if is_needed and module not in versions:
+            yield error(module, "not installed", f"pip install {module}")
+    with ThreadPoolExecutor() as at_once:
+        yield from at_once.map(
+            lambda item: importable(item[0], item[0], item[1], examination.timeout_s), versions.items()
+        )
 
 
-def engine(module: str, timeout_s: float, *, found: str, interpreter: str = sys.executable) -> Iterator[Finding]:
-    """An engine's module can be imported by an interpreter."""
+def _version(distribution: str) -> str:
     try:
-        report = probe(ENGINE, module, timeout_s=timeout_s, python=interpreter)
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def importable(
+    subject: str, module: str, found: str, timeout_s: float, *, interpreter: str = sys.executable
+) -> Finding:
+    """Whether an interpreter can import a module."""
+    try:
+        report = probe(
+            "import importlib; importlib.import_module(sys.argv[1])", module, timeout_s=timeout_s, python=interpreter
+        )
     except OSError as failure:
-        yield error(module, f"{interpreter} cannot be started: {failure}", "correct the path, or make that environment")
-        return
+        return error(
+            subject, f"{interpreter} cannot be started: {failure}", "correct the path, or make that environment"
+        )
     if report.problem:
-        yield error(module, f"{found}, cannot be imported: {report.account}", f"{interpreter} -m pip check")
-    else:
-        yield ok(module, found)
+        return error(subject, f"{found}, cannot be imported: {report.account}", f"{interpreter} -m pip check")
+    return ok(subject, found)

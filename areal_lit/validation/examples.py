@@ -66,7 +66,9 @@ def _prompt_rules(where: str, preview: Preview, model: ModelFiles, trainer: Trai
 
 
 def _text(example: Example) -> str:
-    """The text of a prompt; what a chat template adds to messages is not counted."""
+    """The text of a prompt, any half of a surrogate pair replaced; what a chat template adds is not counted."""
     if isinstance(example.prompt, str):
-        return example.prompt
-    return "".join(str(message.get("content", "")) for message in example.prompt)
+        text = example.prompt
+    else:
+        text = "".join(str(message.get("content", "")) for message in example.prompt)
+    return text.encode(errors="replace").decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +45,11 @@ class Function(Reward):
 
     def check(self, example: Example) -> None:
         """Raise ValueError for a parameter that nothing of an episode fills."""
-        with suppress(ImportError):  # ``rules`` tells
-            _check_filled(parameters(resolve(self.function)), {*example.fields, *OF_EPISODE})
+        try:
+            wanted = parameters(resolve(self.function))
+        except (ImportError, ValueError):
+            return  # told by ``rules``
+        _check_filled(wanted, {*example.fields, *OF_EPISODE})
 
     def score(self, trajectory: Trajectory) -> Score:
         of_episode = (trajectory.text, trajectory.prompt.example.prompt, trajectory)

@@ -55,6 +55,9 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         model(path="models/qwen/small"), ("'models/qwen/small'", "no directory here and no hub id", "correct the path")
     ),
     "model path that is a file": (model(path="./file.txt"), ("'./file.txt'", "is a file", "give its directory")),
+    "quantised file that does not exist": (
+        model(path="models/small.gguf"), ("'models/small.gguf'", "no directory here and no hub id", "correct the path")
+    ),
     "empty model directory": (model(path="./empty"), ("'./empty'", "is empty", "that save_pretrained wrote")),
     "run directory as model": (model(path="./old_run"), ("'./old_run'", "holds no config.json", "did you mean old_run/hf")),
     "adapter as model": (model(path="./adapter"), ("'./adapter'", "an adapter, not a model", "merge it")),
@@ -173,6 +176,9 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     # data
     "no such file": (jsonl("no.jsonl"), ("'no.jsonl'", "no file matches", "looked in")),
     "empty data file": (jsonl("empty.jsonl"), ("empty.jsonl", "holds no rows", "give")),
+    "malformed line in a second file": (
+        {"data": component("jsonl", files=["answered.jsonl", "malformed.jsonl"])}, ("malformed.jsonl, line 2",)
+    ),
     "malformed line": (jsonl("malformed.jsonl"), ("malformed.jsonl, line 2", "Expecting")),
     "missing column": (
         jsonl("sums.jsonl", prompt="quesion"), ("sums.jsonl, line 1", "no column 'quesion'", "did you mean question?")
@@ -254,6 +260,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "no_weights/config.json": json.dumps(TINY),
         "sums.jsonl": '{"question": "1+1=", "answer": "2", "prose": "It is two."}\n' * 3,
         "empty.jsonl": "\n",
+        "answered.jsonl": '{"prompt": "1+1=", "answer": "2"}\n',
         "malformed.jsonl": '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+1=", "answer": }\n',
         "long.jsonl": json.dumps({"prompt": "1" * 1500, "answer": "2"}),
         "runs/taken/config.yaml": "name: taken",
@@ -360,6 +367,11 @@ def test_a_directory_that_cannot_be_written_is_named(desk: Path) -> None:
     desk.joinpath("runs").chmod(0o500)
     (rule,) = recipes.load("quickstart").validate()
     assert "runs is not writable; change its permissions or choose another place" in rule
+
+
+def test_half_a_character_is_a_matter_for_its_row(desk: Path) -> None:
+    desk.joinpath("half.jsonl").write_text(json.dumps({"prompt": "1+1=\ud800", "answer": "2"}))
+    assert recipes.load("quickstart", jsonl("half.jsonl")).validate() == []
 
 
 def test_some_rows_without_an_answer_are_no_mistake(desk: Path) -> None:

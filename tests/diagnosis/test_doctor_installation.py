@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,15 @@ def test_a_distribution_that_is_there_twice_is_told_with_both_places(site: Path)
     assert "installed 2 times" in finding.found
 
 
+def test_what_a_build_leaves_in_a_project_is_no_second_install(site: Path, tmp_path: Path) -> None:
+    for project, package_root in ("flat", "flat"), ("nested", "nested/src"):
+        install(site, f"planted-{project}", editable=tmp_path / project)
+        egg = f"planted_{project}.egg-info/PKG-INFO"
+        write(tmp_path / package_root, **{egg: f"Metadata-Version: 2.1\nName: planted-{project}\nVersion: 0.9\n"})
+        sys.path.append(str(tmp_path / package_root))
+    assert [finding for finding in look("distributions") if "planted" in finding.subject] == []
+
+
 def test_an_editable_install_whose_source_is_gone_is_told(site: Path, tmp_path: Path) -> None:
     install(site, "planted", entries="planted = planted:Planted", editable=tmp_path / "gone")
     (finding,) = about("planted", look("distributions"))
@@ -198,7 +208,7 @@ def test_a_recipe_brings_its_rules_its_directory_and_its_interpreters(site: Path
     rule, place, engine = found
     assert (rule.level, rule.found) == ("error", "max_steps must be >= 1 or null for open-ended, got 0")
     assert place.found.startswith(f"{Path.cwd()}/elsewhere: ")
-    assert engine.level == "error"
+    assert (engine.level, engine.subject) == ("error", "engine-0")
     assert engine.found.startswith("/no/such/python cannot be started")
 
 

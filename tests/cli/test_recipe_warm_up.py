@@ -1,0 +1,85 @@
+"""What a launcher hears of a recipe before it is read equals what it hears of the finished trainer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import psutil
+import pytest
+
+from areal_lit.cli.main import main
+from areal_lit.recipes import load
+from areal_lit.recipes.loading import shipped
+from areal_lit.recipes.warm_up import warm_up_for, warm_up_named
+from areal_lit_launchers.inline import Inline
+
+heard: list[list[str]] = []
+
+
+class Listener(Inline):
+    """Notes what it is told to warm up."""
+
+    @classmethod
+    def warm_up(cls, names):
+        heard.append(sorted(names))
+        return nullcontext()
+
+
+LISTENER = ["--launcher", f"{__name__}.Listener"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_heard():
+    heard.clear()
+
+
+@pytest.mark.parametrize("recipe", shipped())
+def test_names_in_the_text_are_those_of_the_trainer(recipe):
+    with warm_up_named([recipe], LISTENER), warm_up_for(load(recipe, overrides=["=".join(LISTENER)])):
+        pass
+    early, late = heard
+    assert early == late
+    assert "areal_lit.worker" in early
+    assert "areal_lit_single.strategy:Single" in early
+
+
+def test_the_later_of_two_names_counts(tmp_path: Path):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("launcher: local\nalgorithm: grpo\npolicy: {strategy: single, optimizer: adamw}\n")
+    second.write_text(
+        f"launcher: {{class_path: {LISTENER[1]}, init_args: {{}}}}\nalgorithm: {{class_path: no.such.One}}\n"
+    )
+    flags = ["--policy.optimizer.class_path", "some.Optimizer", "--policy.optimizer.lr", "1e-3", "--algorithm=sft"]
+    with warm_up_named([str(first), str(second)], flags):
+        pass
+    expected = {
+        "areal_lit.worker",
+        "areal_lit_algorithms.sft:SFT",
+        "areal_lit_single.strategy:Single",
+        "some:Optimizer",
+    }
+    assert heard == [sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    ("config", "flags"),
+    [
+        ("no_such_recipe", LISTENER),
+        ("quickstart", [*LISTENER, "--algorithm", "no_such_algorithm"]),
+        ("quickstart", [*LISTENER, "--max_steps"]),
+        ("quickstart", ["--launcher", "no.such.Launcher"]),
+        ("quickstart", ["--launcher", "null"]),
+    ],
+)
+def test_what_is_wrong_is_left_to_the_reader(config, flags):
+    with warm_up_named([config], flags):
+        pass
+    assert heard == []
+
+
+def test_a_refused_recipe_leaves_no_process(capsys):
+    before = set(psutil.Process().children(recursive=True))
+    assert main(["fit", "--config", "quickstart", "--no_such_key", "1"]) == 2
+    assert "no_such_key" in capsys.readouterr().err
+    assert set(psutil.Process().children(recursive=True)) <= before

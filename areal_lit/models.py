@@ -36,7 +36,9 @@ def resolve(path: str) -> str:
     package, _, rest = path.removeprefix("package:").partition("/")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(f"model path {path!r} names the package {package!r}, which is not installed; pip install it, or give a directory or hub id")
+        raise ValueError(
+            f"model path {path!r} names the package {package!r}, which is not installed; pip install it, or give a directory or hub id"
+        )
     full = Path(next(iter(found.submodule_search_locations))) / rest
     if not full.exists():
         raise ValueError(f"model path {path!r}: package {package!r} has no file {rest!r}")
@@ -67,8 +69,6 @@ def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
     return path, keywords
 
 
-def load_tokenizer(spec: ModelSpec) -> Any:
-    """The fast tokenizer of a spec."""
 @contextmanager
 def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
     """Where a model needs code that it brings, transformers names an argument of its own; this names the recipe's key."""
@@ -84,6 +84,8 @@ def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
         ) from error
 
 
+def load_tokenizer(spec: ModelSpec) -> Any:
+    """The fast tokenizer of a spec."""
     from transformers import AutoTokenizer
 
     path, keywords = _source(spec)

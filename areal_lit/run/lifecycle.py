@@ -312,15 +312,18 @@ class Lifecycle:
         self._exit.callback(uninterrupted)
 
     def _tell_end(self, status: Status) -> None:
-        with ExitStack() as closing:
-            closing.callback(self._loggers.close, status)
-            if self._plugins is None:
-                return
-            errors = tell_all(self._plugins, "fit_end", trainer=self._trainer, status=status)
+        """Loggers first: what they still have to do takes time, which a callback may show."""
+        try:
+            with self._trainer.activity.during("waiting for the loggers to close"):
+                self._loggers.close(status)
+        finally:
+            errors = []
+            if self._plugins is not None:
+                errors = tell_all(self._plugins, "fit_end", trainer=self._trainer, status=status)
             for error in errors:
                 logger.error("%s", error)
-            if errors and status == "finished":  # else what ended the run is what is raised
-                raise errors[0]
+        if errors and status == "finished":  # else what ended the run is what is raised
+            raise errors[0]
 
 
 def _listed(name: str, parts: Sequence[Component]) -> dict[str, Component]:

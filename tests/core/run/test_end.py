@@ -47,6 +47,6 @@ def test_loggers_close_before_callbacks_hear_of_the_end_and_all_of_those_do(tmp_
     told: list[str] = []
     trainer = recipes.load("quickstart_inline", overrides=[f"runs_dir={tmp_path}"])
     trainer.loggers, trainer.callbacks = [Closes(told)], [Ends(told, fails=True), Ends(told)]
-    with pytest.raises(HookError, match="configure of .*Ends"):
+    with pytest.raises(HookError, match=r"configure of .*Ends"):
         trainer.fit()
     assert told == ["logger: failed", "callback: failed, None", "callback: failed, None"]

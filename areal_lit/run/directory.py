@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -147,12 +148,18 @@ def _log_to(file: Path, logs: Logs) -> Iterator[None]:
 
 
 def _lock(path: Path) -> IO[str]:
-    file = (path / ".lock").open("w")
+    """Hold the directory until the file is closed; who holds it stands in the file."""
+    file = (path / ".lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        file.seek(0)
+        holder = file.read() or "another process"
         file.close()
         raise FileExistsError(
-            f"{path} is in use by another process; choose another name (--name NAME, name=...)"
+            f"{path} is in use by {holder}; wait for its end or end it, or choose another name (--name NAME, name=...)"
         ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
     return file

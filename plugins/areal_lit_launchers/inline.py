@@ -183,6 +183,7 @@ class InlineProcess(Process):
                 contextlib.suppress(OSError),
                 socket.socket(socket.AF_UNIX) as client,
             ):  # not listening, yet or any more
+                client.settimeout(GOODBYE_INTERVAL_S)  # its queue fills up when it serves another client
                 client.connect(self.address)
             self._thread.join(GOODBYE_INTERVAL_S)
         if self._thread.is_alive():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_lit.files import naming
 from areal_lit_loggers.pages import pages
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def _save(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     partial = path.with_name(f".{path.name}.partial")
-    FigureCanvasAgg(figure).print_png(str(partial))
-    partial.replace(path)
+    with naming(path, way_out="free space there"):
+        FigureCanvasAgg(figure).print_png(str(partial))
+        partial.replace(path)
 
 
 def main(parent_pid: int) -> None:

@@ -24,6 +24,7 @@ from areal_lit.testing import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, Group, Prompt, Trajectory
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
@@ -301,3 +302,60 @@ class Wayward(Workflow):
     async def blocks(self, trajectory: Trajectory) -> Trajectory:
         time.sleep(1)  # noqa: ASYNC251 - that is the fault
         return trajectory
+
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+def signal_group(name: str) -> None:
+    """Send a signal to this process and all of its group, as a terminal does."""
+    os.killpg(os.getpgrp(), getattr(signal, name))
+
+
+class SignalIn(Callback):
+    """A signal, once or more, at the beginning of a phase.
+
+    Args:
+        phase: of the loop.
+        step: at which.
+        signals: their names.
+    """
+
+    def __init__(self, *, phase: str, step: int, signals: list[str]) -> None:
+        self.at = (phase, step)
+        self.signals = signals
+
+    @hookimpl
+    def phase(self, name: str, step: int) -> Any:
+        return self.entered() if (name, step) == self.at else None
+
+    @contextmanager
+    def entered(self) -> Any:
+        for name in self.signals:
+            signal_group(name)
+        yield
+
+
+class SignalAtStart(Arithmetic):
+    """A signal while the data is loaded and the processes start."""
+
+    def setup(self, codec: TextCodec) -> None:
+        signal_group("SIGTERM")
+
+
+class WaitFor(Callback):
+    """The first step ends once a file ``go`` is there; one called ``waits`` tells that it waits.
+
+    Args:
+        path: where they are.
+    """
+
+    def __init__(self, *, path: str) -> None:
+        self.path = Path(path)
+
+    @hookimpl
+    def step_end(self) -> None:
+        (self.path / "waits").touch()
+        deadline = time.monotonic() + 60
+        while not (self.path / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)

@@ -1,7 +1,8 @@
 """Every event hook: when it is called, on which thread, and what an implementation may do.
 
 All hooks are synchronous. Implementations are methods marked ``@areal_lit.hookimpl`` and take the subset of
-arguments they need. A hook that raises ends the run with an error naming its distribution.
+arguments they need. A hook that raises, or returns what its kind does not take, ends the run with an error naming its
+distribution.
 
 Kinds: **notify** (called in turn, results ignored; training thread unless marked [rank]), **veto** (any False
 drops; all are heard; on the event loop, with a warning past 5 ms), **policy** (the first result that is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from areal_lit_callbacks.course import Course
 from areal_lit_callbacks.picture import step_line
 from areal_lit_callbacks.screen import Screen, print_line
+from areal_lit_callbacks.words import GAP
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,9 +50,9 @@ class Lines(Screen):
         if is_edge or time.monotonic() >= self._last_s + pause_s:
             self._print_step()
 
-    def note(self, text: str) -> None:
+    def note(self, *parts: str) -> None:
         self._last_s = time.monotonic()
-        print_line(self._console, text)
+        print_line(self._console, GAP.join(parts))
 
     def close(self, summary: Sequence[str]) -> None:
         self._is_over.set()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from areal_lit_callbacks.course import Course
 from areal_lit_callbacks.picture import picture
 from areal_lit_callbacks.screen import Screen
+from areal_lit_callbacks.words import GAP
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,8 +40,8 @@ class Notebook(Screen):
     def step(self) -> None:
         """The picture is updated at its own rate."""
 
-    def note(self, text: str) -> None:
-        self._notes.append(text)
+    def note(self, *parts: str) -> None:
+        self._notes.append(GAP.join(parts))
 
     def close(self, summary: Sequence[str]) -> None:
         self._is_over.set()
@@ -57,4 +58,6 @@ class Notebook(Screen):
         from rich.text import Text
 
         lines = picture(self._course, get_console().width)
-        return Text("\n", no_wrap=True, overflow="ignore").join([*(lines[:-1] if is_over else lines), *map(Text, self._notes)])
+        return Text("\n", no_wrap=True, overflow="ignore").join(
+            [*(lines[:-1] if is_over else lines), *map(Text, self._notes)]
+        )

@@ -19,7 +19,7 @@ from areal_lit_callbacks.output import Output
 from areal_lit_callbacks.screen import Screen, is_terminal
 from areal_lit_callbacks.summary import summary
 from areal_lit_callbacks.terminal import Terminal
-from areal_lit_callbacks.words import evaluation_lines, span
+from areal_lit_callbacks.words import evaluation_parts, span
 
 if TYPE_CHECKING:
     from areal_lit.hookspecs import PhaseName
@@ -86,8 +86,8 @@ class Progress(Callback):
 
     @hookimpl
     def evaluate_end(self, step: int, metrics: Mapping[str, float]) -> None:
-        for line in evaluation_lines(step, metrics):
-            self._note(line)
+        for parts in evaluation_parts(step, metrics):
+            self._note(*parts)
 
     @hookimpl
     def fit_end(self, status: str) -> None:
@@ -96,13 +96,14 @@ class Progress(Callback):
         screen, self._screen = self._screen, None
         screen.close(summary(self._course, status) if self._is_begun else ())
 
-    def _note(self, text: str) -> None:
+    def _note(self, *parts: str) -> None:
         if self._screen is not None:
-            self._screen.note(text)
+            self._screen.note(*parts)
 
     @contextmanager
     def _saving(self) -> Iterator[None]:
         start_s = time.monotonic()
         with self._course.during("checkpoint"):
             yield
-        self._note(f"checkpoint  step {self._course.step}  training waited {span(time.monotonic() - start_s)}")
+        waited = span(time.monotonic() - start_s)
+        self._note(f"checkpoint  step {self._course.step}", f"training waited {waited}")

@@ -22,8 +22,8 @@ class Screen(ABC):
         """A step is over."""
 
     @abstractmethod
-    def note(self, text: str) -> None:
-        """Show a line that stays: an evaluation, a checkpoint."""
+    def note(self, *parts: str) -> None:
+        """Show a line that stays (an evaluation, a checkpoint), with as many of its parts as there is room for."""
 
     @abstractmethod
     def close(self, summary: Sequence[str]) -> None:

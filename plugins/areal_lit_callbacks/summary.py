@@ -12,10 +12,9 @@ from areal_lit_callbacks.words import amount, clock
 
 def summary(course: Course, status: str) -> list[str]:
     """The lines, the first of which says how the run ended."""
-    steps = f"at step {course.count.replace('/', ' of ')}"
-    head = f"{course.name}: {status} {steps} after {clock(course.seconds)}"
+    head = f"{course.name}: {status} at step {course.count.replace('/', ' of ')} after {clock(course.seconds)}"
     if course.step == course.first_step:
-        return [head]
+        return [f"{course.name}: {status} after {clock(course.seconds)}, at step {course.step} as before"]
     rows = {
         course.objective: f"{_mean(course.first):.3f} first, {_mean(course.last):.3f} last" if course.last else "",
         "tokens": _tokens(course),

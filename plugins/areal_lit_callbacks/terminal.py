@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from areal_lit_callbacks.course import Course
 from areal_lit_callbacks.picture import picture
 from areal_lit_callbacks.screen import Screen, is_terminal, print_line
+from areal_lit_callbacks.words import fitting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +43,8 @@ class Terminal(Screen):
     def step(self) -> None:
         """The picture is redrawn at its own rate."""
 
-    def note(self, text: str) -> None:
-        print_line(self._console, text)
+    def note(self, *parts: str) -> None:
+        print_line(self._console, fitting(parts, self._console.width))
 
     def close(self, summary: Sequence[str]) -> None:
         self._redirections.close()

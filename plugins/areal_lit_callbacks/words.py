@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby, pairwise
 
+GAP = "  "
 BARS = "▁▂▃▄▅▆▇█"
-EVALUATED = ("reward", "loss", "pass@1", "length", "unscored")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -44,29 +44,29 @@ def amount(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def fitting(parts: Iterable[str], width: int, gap: str = "  ") -> str:
+def fitting(parts: Iterable[str], width: int) -> str:
     """As many parts from the first on as fit, joined; the first is always there."""
     first, *others = parts
     line = first
     for part in others:
-        if len(line) + len(gap) + len(part) > width:
+        if len(line) + len(GAP) + len(part) > width:
             break
-        line += gap + part
+        line += GAP + part
     return line
 
 
-def evaluation_lines(step: int, metrics: Mapping[str, float]) -> list[str]:
-    """A line per evaluation set: its reward with the 95% interval, pass@k, length, and what was not scored."""
+def evaluation_parts(step: int, metrics: Mapping[str, float]) -> list[list[str]]:
+    """The parts of a line per evaluation set: reward with its 95% interval, what was not scored, pass@k, length."""
     named = sorted((name.removeprefix("eval/").rpartition("/")[::2], value) for name, value in metrics.items())
     lines = []
     for key, members in groupby(named, key=lambda entry: entry[0][0]):
         values = {name: value for (_, name), value in members}
         shown = [f"evaluation  step {step}", key or "all"]
-        for name in dict.fromkeys((*EVALUATED[:2], *(n for n in values if n.startswith("pass@")), *EVALUATED[3:])):
-            if name not in values or (name == "unscored" and not values[name]):
-                continue
-            interval = f" ±{values['reward_ci95']:.3f}" if name == "reward" and "reward_ci95" in values else ""
-            digits = {"length": 1, "unscored": 0}.get(name, 3)
-            shown.append(f"{name} {values[name]:.{digits}f}{interval}")
-        lines.append("  ".join(shown))
+        passes = sorted((name for name in values if name.startswith("pass@")), key=len)
+        for name in ("reward", "loss", "unscored", *passes, "length"):
+            if name in values and (name != "unscored" or values[name]):
+                interval = f" ±{values['reward_ci95']:.3f}" if name == "reward" and "reward_ci95" in values else ""
+                digits = {"length": 1, "unscored": 0}.get(name, 3)
+                shown.append(f"{name} {values[name]:.{digits}f}{interval}")
+        lines.append(shown)
     return lines

@@ -79,12 +79,14 @@ def test_notes_log_lines_prints_and_warnings_go_above_and_nothing_is_left_over(t
     begin(emulator)
     emulator.wait_for("step 49/200")
     emulator.tell("progress.evaluate_end(49, {'eval/sums/reward': 0.75})")
+    emulator.tell("progress.evaluate_end(49, {f'eval/many/pass@{k}': 0.5 for k in (1, 2, 4, 8, 16)})")
     emulator.tell("logging.getLogger('areal_lit.rollout').warning('a log line')")
     emulator.tell("warnings.warn('a warning')")
     emulator.tell("print('a print'); print('to stderr', file=sys.stderr); print('without an end', end='')")
     emulator.wait_for("a print", "to stderr")
     lines = end(emulator)
     text = "\n".join(lines)
+    assert "evaluation  step 49  many  pass@1 0.500  pass@2 0.500  pass@4 0.500" in lines
     order = ["evaluation  step 49  sums  reward 0.750", "WARNING a log line", "UserWarning: a warning", "a print",
              "to stderr", "without an end", "quickstart: finished at step 49 of 200", "next"]  # fmt: skip
     places = [text.index(part) for part in order]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit_callbacks.concerns import concerns
-from areal_lit_callbacks.words import amount, clock, evaluation_lines, fitting, span, sparkline
+from areal_lit_callbacks.words import amount, clock, evaluation_parts, fitting, span, sparkline
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), width=st.integers(1, 80))
@@ -55,9 +55,9 @@ def test_every_evaluation_set_has_its_line():
         "eval/sums/reward": 0.75, "eval/sums/reward_ci95": 0.021, "eval/sums/pass@1": 0.7, "eval/sums/pass@4": 0.9,
         "eval/sums/unscored": 0.0, "eval/sums/length": 3.25, "eval/a/b/loss": 1.5, "eval/a/b/unscored": 2.0,
     }  # fmt: skip
-    assert evaluation_lines(40, metrics) == [
-        "evaluation  step 40  a/b  loss 1.500  unscored 2",
-        "evaluation  step 40  sums  reward 0.750 ±0.021  pass@1 0.700  pass@4 0.900  length 3.2",
+    assert evaluation_parts(40, metrics) == [
+        ["evaluation  step 40", "a/b", "loss 1.500", "unscored 2"],
+        ["evaluation  step 40", "sums", "reward 0.750 ±0.021", "pass@1 0.700", "pass@4 0.900", "length 3.2"],
     ]
 
 

@@ -68,12 +68,12 @@ def _leftovers(place: Path) -> Iterator[Finding]:
 
 
 def is_in_use(run: Path) -> bool:
-    """Whether a process works in a run's directory."""
+    """Whether a process works in a run's directory or a scratch directory; yes where that cannot be told."""
     try:
         with (run / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # locked, or another user's
+        return True
     return False

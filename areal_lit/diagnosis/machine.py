@@ -7,12 +7,13 @@ import resource
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from areal_lit.diagnosis.directory import is_in_use
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
+from areal_lit.scratch import PREFIX
 
 GIB = 2**30
 LITTLE_MEMORY = 2 * GIB
@@ -20,9 +21,6 @@ LITTLE_SHARED_MEMORY = GIB
 FEW_FILES, ENOUGH_FILES = 256, 1024
 SOCKET_PATH_LIMIT = 60
 """Characters of the directory for temporary files: socket paths below it must stay under the kernel's 108."""
-
-LEFTOVER_S = 3600.0
-"""A file of weights that no sync has touched for so long belongs to no run."""
 
 
 def cores(examination: Examination) -> Iterator[Finding]:
@@ -69,10 +67,9 @@ def shared_memory(examination: Examination) -> Iterator[Finding]:
         yield warning("shared memory", f"{found}; it must hold a model's weights", "docker run --shm-size 8g")
     else:
         yield ok("shared memory", found)
-    old = [path for path in place.glob("areal-lit-*") if time.time() - path.lstat().st_mtime > LEFTOVER_S]
-    if old:
-        names = " ".join(map(str, sorted(old)))
-        yield warning("shared memory", f"{len(old)} files of weights of runs that are gone", f"rm -r {names}")
+    if left := sorted(path for path in place.glob(f"{PREFIX}*") if not is_in_use(path)):
+        names = " ".join(map(str, left))
+        yield warning("shared memory", f"{len(left)} directories of runs that are gone", f"rm -r {names}")
 
 
 def open_files(examination: Examination) -> Iterator[Finding]:

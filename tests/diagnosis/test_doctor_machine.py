@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from areal_lit.cli.main import main
 from areal_lit.diagnosis import Examination, Finding, examine
 from areal_lit.diagnosis.directory import file_system
 from areal_lit.diagnosis.machine import cpu_quota, memory_limit, memory_use
+from areal_lit.scratch import Scratch
 
 CHECKS = {name: f"machine:{name}" for name in ("cores", "memory", "shared_memory", "open_files", "ports")}
 
@@ -90,11 +90,14 @@ def test_memory_is_what_the_container_has_left(container: Path) -> None:
 
 
 def test_shared_memory_is_looked_through_for_weights_of_dead_runs(container: Path) -> None:
-    write(container, **{"dev/shm/areal-lit-weights-old": "", "dev/shm/areal-lit-weights-new": ""})
-    os.utime(container / "dev/shm/areal-lit-weights-old", (0, 0))
+    shared = container / "dev/shm"
+    write(shared, **{"areal-lit-dead/.lock": "", "areal-lit-dead/weights.spare": "", "of-others/.lock": ""})
+    living = Scratch(shared / "elsewhere")
+    living.path.rename(shared / living.path.name)
     *_, left = look("shared_memory", root=container)
-    assert left.found == "1 files of weights of runs that are gone"
-    assert left.advice == f"rm -r {container}/dev/shm/areal-lit-weights-old"
+    living.close()
+    assert left.found == "1 directories of runs that are gone"
+    assert left.advice == f"rm -r {shared}/areal-lit-dead"
 
 
 @pytest.fixture

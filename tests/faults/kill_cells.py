@@ -1,0 +1,163 @@
+"""A cell of the kill matrix: a run that is struck in one phase, and what its directory and this machine hold then."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from kill_run import GROUPS_PER_STEP, MAX_STALENESS, NUM_EPOCHS, NUM_PROMPTS, NUM_STEPS
+
+PHASES = {
+    "wait_batch": 5, "prepare": 5, "train": 5, "sync_weights": 5, "evaluate": 4, "checkpoint": 4, "writing": 4,
+}  # fmt: skip
+"""Each phase with the step at which it is struck; checkpoints are due every second step."""
+
+VICTIMS = ("rank", "engine", "reward", "controller", "fork_server")
+DEATHS = {
+    "rank": "policy rank 0 was killed, exit code -9",
+    "engine": "engine-0 rank 0 was killed, exit code -9",
+    "fork_server": "(policy|engine-0) rank 0 was killed",
+}
+"""How the error begins that ends the run."""
+
+RUN_TIMEOUT_S = 120.0
+GONE_TIMEOUT_S = 5.0
+MARK = "AREAL_LIT_KILL_RUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How an attempt ended.
+
+    Args:
+        code: exit status of the controller.
+        raised: type of the exception that ended it; empty for none, None when it had no time to tell.
+        shared: files in shared memory that the rank had mapped when the blow fell.
+        left: processes that were still there ``GONE_TIMEOUT_S`` after the controller.
+    """
+
+    code: int
+    raised: str | None
+    message: str
+    shared: list[str]
+    left: list[str]
+
+
+def attempt(directory: Path, *strike: str) -> End:
+    """Start the run in this directory, or go on with it, and wait for its end."""
+    command = [sys.executable, "-c", "import kill_run; kill_run.main()", str(directory), *strike]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with (directory / "output.txt").open("ab") as output:
+        controller = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": path, MARK: str(directory)},
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        controller.wait(RUN_TIMEOUT_S)
+    finally:
+        controller.kill()
+        left = what_stays(directory)
+    lines = history(directory)
+    last = {key: value for line in lines[-2:] for key, value in line.items()}
+    return End(
+        code=controller.returncode, raised=last.get("raised"), message=last.get("message", ""),
+        shared=last.get("shared", []), left=left,
+    )  # fmt: skip
+
+
+def what_stays(directory: Path) -> list[str]:
+    """Command lines of the run's processes that do not end soon; they are ended here."""
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while (left := list(processes_of(directory))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    told = [" ".join(process.cmdline()) for process in left]
+    for process in left:
+        process.kill()
+    return told
+
+
+def processes_of(directory: Path) -> Iterator[psutil.Process]:
+    """Everything that was started by a run here, whoever its parent is now: they inherit the mark."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(directory):
+                yield process
+        except psutil.Error:  # another user's, or it ended meanwhile
+            continue
+
+
+def history(directory: Path) -> list[dict[str, Any]]:
+    """All that was written down, in order."""
+    return [json.loads(line) for line in (directory / "history.jsonl").read_text().splitlines()]
+
+
+def trained(directory: Path) -> list[dict[str, Any]]:
+    """The groups that the present weights come from: a resume forgets the steps after its checkpoint."""
+    groups: list[dict[str, Any]] = []
+    for line in history(directory):
+        if "begins_after" in line:
+            groups = [group for group in groups if group["step"] <= line["begins_after"]]
+        elif "step" in line:
+            groups.append(line)
+    return groups
+
+
+def metrics(directory: Path, name: str) -> list[str]:
+    """A column of metrics.csv."""
+    with (directory / "run" / "metrics.csv").open() as file:
+        return [row[name] for row in csv.DictReader(file)]
+
+
+def check_nothing_lost(directory: Path) -> None:
+    """The run trained every prompt once an epoch, on tokens that were young enough, with true rewards."""
+    groups = trained(directory)
+    prompts = {group["prompt"] for group in groups}
+    assert len(prompts) == NUM_PROMPTS
+    seen = Counter((group["epoch"], group["prompt"]) for group in groups)
+    assert seen == Counter({(epoch, prompt): 1 for epoch in range(NUM_EPOCHS) for prompt in prompts})
+    assert Counter(group["step"] for group in groups) == dict.fromkeys(range(1, NUM_STEPS + 1), GROUPS_PER_STEP)
+    staleness = [value for group in groups for value in group["staleness"]]
+    assert min(staleness) >= 0
+    assert max(staleness) <= MAX_STALENESS
+    assert all(reward >= 1 for group in groups for reward in group["rewards"])
+    assert metrics(directory, "step") == [str(step) for step in range(1, NUM_STEPS + 1)]
+
+
+def check_cell(directory: Path, phase: str, victim: str) -> None:
+    """Strike a process in a phase: the run ends or goes on as it should, leaves nothing, and nothing is lost."""
+    end = attempt(directory, phase, str(PHASES[phase]), victim)
+    assert end.left == []
+    if victim == "reward":
+        assert (end.code, end.raised) == (0, "")
+        assert sum(map(float, metrics(directory, "reward/retries"))) == 1
+        assert sum(map(float, metrics(directory, "reward/unscored"))) == 0
+    elif victim == "controller":
+        assert (end.code, end.raised) == (-9, None)
+        assert end.shared
+        assert not any(map(os.path.exists, end.shared))
+        check_goes_on(directory)
+    else:
+        assert end.raised == "ProcessDied"
+        assert re.match(DEATHS[victim], end.message)
+        check_goes_on(directory)
+    check_nothing_lost(directory)
+
+
+def check_goes_on(directory: Path) -> None:
+    """Resumed, the run starts from a checkpoint before the blow and comes to its end."""
+    end = attempt(directory)
+    assert (end.code, end.raised, end.left) == (0, "", [])
+    starts = [line["begins_after"] for line in history(directory) if "begins_after" in line]
+    assert starts[0] == 0
+    assert starts[-1] in (2, 4)  # the checkpoint of step 4 may still have been on its way to disk

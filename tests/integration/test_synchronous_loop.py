@@ -1,6 +1,7 @@
 """A deterministic ``fit`` is a plain synchronous loop: the same tokens, log-probs, rewards and weights, bit for bit.
 
-The loop is written out below with public pieces only: no Trainer, no rollout thread, no roles, no hooks.
+The loop is written out below with public pieces only: no method of a Trainer, no rollout thread, no roles, no hooks.
+Sampling, advantages, the loss, the optimizer and its schedule (warm-up and decay) are all in it.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
 from areal_lit.types import Completion, GenerateRequest, Group, Prompt, Trajectory
 
-NUM_STEPS = 5
+NUM_STEPS = 50
 COLUMNS = ("token", "logprob", "loss_mask", "version", "reward", "group", "sample", "truncated", "advantage")
 
 
-def trainer(directory: Path) -> Trainer:
+def trainer(directory: Path, recipe: str = "quickstart_inline") -> Trainer:
     return recipes.load(
-        "quickstart_inline",
+        recipe,
         overrides=[
             f"runs_dir={directory}", f"max_steps={NUM_STEPS}", "deterministic=true", "seed=3", "num_minibatches=2",
-            "rollout.groups_per_step=4", "rollout.samples_per_group=4", "data.init_args.num_eval=0", "loggers=[]",
+            "rollout.groups_per_step=4", "rollout.samples_per_group=4",
+            "rollout.max_staleness=0", "data.init_args.num_eval=0", "loggers=[]",
             "policy.num_threads=1", "inference.init_args.num_threads=1",
         ],
     )  # fmt: skip
@@ -51,12 +53,23 @@ class Recorder(Callback):
         self.batches.append(batch)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[TokenBatch], dict[str, torch.Tensor]]:
+    """What the loop below trains on, step by step, and the weights it ends with."""
+    directory = tmp_path_factory.mktemp("plain")
+    return asyncio.run(plain_loop(trainer(directory), directory))
+
+
 @pytest.mark.slow
-def test_a_deterministic_fit_is_a_plain_loop(tmp_path: Path) -> None:
-    fit, recorder = trainer(tmp_path), Recorder()
+@pytest.mark.parametrize("recipe", ["quickstart_inline", "quickstart"])
+def test_a_deterministic_fit_is_a_plain_loop(
+    tmp_path: Path, recipe: str, plain: tuple[list[TokenBatch], dict[str, torch.Tensor]]
+) -> None:
+    """In one process as well as with ranks and an engine in processes of their own."""
+    fit, recorder = trainer(tmp_path, recipe), Recorder()
     fit.callbacks = [recorder]
     run = fit.fit()
-    batches, weights = asyncio.run(plain_loop(trainer(tmp_path), tmp_path))
+    batches, weights = plain
     assert len(recorder.batches) == len(batches) == NUM_STEPS
     for ours, theirs in zip(recorder.batches, batches, strict=True):
         for name in COLUMNS:

@@ -46,6 +46,20 @@ def test_a_run_goes_on_without_its_display_and_says_so_once(monkeypatch, caplog,
     stream.close()
 
 
+def test_a_file_that_is_told_to_have_colours_gets_plain_lines(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with (tmp_path / "log").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        shown = Progress(every_s=0)
+        shown.configure(stand_in_trainer())
+        shown.fit_start(stand_in_trainer())
+        shown.step_end(1, {"rollout/reward": 0.5})
+        shown.fit_end("finished")
+    text = (tmp_path / "log").read_text()
+    assert "step 1/200  reward 0.500" in text
+    assert "\x1b" not in text
+
+
 def test_a_closed_stream_is_lost_too(caplog):
     output = Output(closed())
     assert output.write("text") == 4

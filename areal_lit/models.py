@@ -14,7 +14,7 @@ from typing import Any
 from areal_lit.types import ModelSpec
 
 LATE_IMPORTS = (
-    "transformers.models.auto.tokenization_auto", "transformers.models.auto.modeling_auto",
+    "areal_lit.hugging_face", "transformers.models.auto.tokenization_auto", "transformers.models.auto.modeling_auto",
     "transformers.modeling_layers", "transformers.generation.utils",
 )  # fmt: skip
 """What the functions below import, for the ``preload`` of components that call them."""
@@ -37,7 +37,8 @@ def resolve(path: str) -> str:
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise ValueError(
-            f"model path {path!r} names the package {package!r}, which is not installed; pip install it, or give a directory or hub id"
+            f"model path {path!r} names the package {package!r}, which is not installed; pip install it, or give a "
+            "directory or hub id"
         )
     full = Path(next(iter(found.submodule_search_locations))) / rest
     if not full.exists():
@@ -48,8 +49,9 @@ def resolve(path: str) -> str:
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """transformers loads and saves without drawing bars, which would tear the run's own display."""
-    from transformers.utils import logging
+    from areal_lit.hugging_face import transformers
 
+    logging = transformers.utils.logging
     was_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -71,7 +73,7 @@ def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
 
 @contextmanager
 def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
-    """Where a model needs code that it brings, transformers names an argument of its own; this names the recipe's key."""
+    """Where a model needs code that it brings, transformers names an argument; this names the recipe's key."""
     try:
         yield
     except ValueError as error:
@@ -86,25 +88,25 @@ def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
 
 def load_tokenizer(spec: ModelSpec) -> Any:
     """The fast tokenizer of a spec."""
-    from transformers import AutoTokenizer
+    from areal_lit.hugging_face import transformers
 
     path, keywords = _source(spec)
     with _asking_for_trust(spec):
-        return AutoTokenizer.from_pretrained(path, **keywords)
+        return transformers.AutoTokenizer.from_pretrained(path, **keywords)
 
 
 def load_config(spec: ModelSpec) -> Any:
     """The Hugging Face configuration of a spec, from its checkpoint or its bare ``config``."""
-    from transformers import AutoConfig
+    from areal_lit.hugging_face import transformers
 
     if spec.config is not None:
         values = dict(spec.config)
         if "model_type" not in values:
             raise ValueError('model.config needs "model_type" (for example "qwen3") to know the architecture')
-        return AutoConfig.for_model(values.pop("model_type"), **values)
+        return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     path, keywords = _source(spec)
     with _asking_for_trust(spec):
-        return AutoConfig.from_pretrained(path, **keywords)
+        return transformers.AutoConfig.from_pretrained(path, **keywords)
 
 
 def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementation: str | None = None) -> Any:
@@ -115,19 +117,22 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
         attn_implementation: a name registered with transformers; its own default otherwise.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from areal_lit.hugging_face import transformers
 
     torch_dtype = getattr(torch, dtype or spec.dtype)
     attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     if spec.config is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.init_seed)
-            return AutoModelForCausalLM.from_config(
+            return transformers.AutoModelForCausalLM.from_config(
                 load_config(spec), dtype=torch_dtype, trust_remote_code=spec.trust_remote_code, **attention
             ).eval()
     path, keywords = _source(spec)
     with without_progress_bars(), _asking_for_trust(spec):
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, **keywords, **attention).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch_dtype, **keywords, **attention
+        ).eval()
     if "gguf_file" in keywords:
         # dequantised weights are plain; save_pretrained refuses while the configuration says otherwise
         model.config.quantization_config = None
@@ -139,13 +144,13 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
 
 def end_token_ids(spec: ModelSpec, tokenizer: Any) -> tuple[int, ...]:
     """Tokens that end a completion: the tokenizer's end token and those of the generation configuration."""
-    from transformers import GenerationConfig
+    from areal_lit.hugging_face import transformers
 
     ids = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     path, keywords = _source(spec)
     if spec.config is None and "gguf_file" not in keywords:
         try:
-            listed = GenerationConfig.from_pretrained(path).eos_token_id
+            listed = transformers.GenerationConfig.from_pretrained(path).eos_token_id
         except OSError:  # the checkpoint has no generation configuration
             listed = None
         ids += [listed] if isinstance(listed, int) else list(listed or [])

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
-import numpy as np
-
 from areal_lit.models import load_tokenizer
 from areal_lit.types import Example, IntArray, ModelSpec
 
@@ -38,7 +36,7 @@ class TextCodec:
 
     def encode(self, text: str) -> IntArray:
         """Token ids of plain text, without special tokens, [n]."""
-        return np.asarray(self.tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+        return _array(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, token_ids: IntArray) -> str:
         """Text of generated tokens, special tokens left out."""
@@ -55,7 +53,7 @@ class TextCodec:
             [dict(m) for m in messages], add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False,
             **self.template_kwargs,
         )  # fmt: skip
-        return np.asarray(ids, dtype=np.int64)
+        return _array(ids)
 
     def encode_prompt(self, example: Example) -> IntArray:
         """Token ids of an example's prompt, [n]: plain text as it is, messages through the template."""
@@ -69,3 +67,9 @@ class TextCodec:
         from areal_lit.models import end_token_ids
 
         return end_token_ids(self.spec, self.tokenizer)
+
+
+def _array(ids: Sequence[int]) -> IntArray:
+    import numpy as np
+
+    return np.asarray(ids, dtype=np.int64)

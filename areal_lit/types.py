@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float32]
-BoolArray = NDArray[np.bool_]
+    IntArray = NDArray[np.int64]
+    FloatArray = NDArray[np.float32]
+    BoolArray = NDArray[np.bool_]
+else:  # they stand in annotations only, and numpy's import is a third of the command's
+    IntArray = FloatArray = BoolArray = Any
 
 StopReason = Literal["stop", "length", "interrupted"]
 """Why generation ended: an end token or stop string, the token budget, or a pause for new weights."""

@@ -78,11 +78,10 @@ class Breaks(Callback):
             raise RuntimeError("broken on purpose")
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
     """A run with all of them, which failed after step 3 and went on from its checkpoint of step 2 to step 5."""
-    base = tmp_path_factory.mktemp("trackers")
-    (base / "trackers.yaml").write_text(RECIPE)
+    (tmp_path / "trackers.yaml").write_text(RECIPE)
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.settimeout(0)
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
@@ -90,30 +89,41 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             **{name: value for name, value in os.environ.items() if name.partition("_")[0].lower() not in READERS},
             **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), address),
             "PYTHONPATH": str(Path(__file__).parent),
-            "HOME": str(base / "home"),
+            "HOME": str(tmp_path / "home"),
         }
-        (base / "home").mkdir()
+        (tmp_path / "home").mkdir()
         command = [
             sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart_inline", "--config", "trackers.yaml",
             "--max_steps", "5", "--template_kwargs", f"{{api_key: {SECRET}}}",
         ]  # fmt: skip
         for resume, breaks, expected in (([], "yes", 1), (["--resume", "auto"], "", 0)):
             done = subprocess.run(
-                [*command, *resume], cwd=base, env={**environment, "BREAKS": breaks}, stdin=subprocess.DEVNULL,
+                [*command, *resume], cwd=tmp_path, env={**environment, "BREAKS": breaks}, stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, timeout=240,
             )  # fmt: skip
             assert done.returncode == expected, done.stdout + done.stderr
         with pytest.raises(BlockingIOError):
             proxy.accept()
-    assert {path.name for path in base.iterdir()} == {"trackers.yaml", "runs", "home"}
-    at_home = [str(path) for path in (base / "home").rglob("*")]
+    assert {path.name for path in tmp_path.iterdir()} == {"trackers.yaml", "runs", "home"}
+    at_home = [str(path) for path in (tmp_path / "home").rglob("*")]
     assert [path for path in at_home for name in READERS if name in path] == []
-    return base / "runs" / "quickstart_inline"
+    return tmp_path / "runs" / "quickstart_inline"
 
 
-@pytest.fixture(scope="module")
-def expected(run_dir: Path) -> dict[str, dict[int, float]]:
-    """Metric -> step -> value, as metrics.csv has them."""
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_was_resumed_is_one_run_with_each_step_once_and_no_secret(run_dir: Path) -> None:
+    expected = csv_metrics(run_dir)
+    for name, read in READERS.items():
+        check_logged(name, read(run_dir), expected)
+        if name != "lightning":
+            check_media(name, read(run_dir), run_dir)
+    files = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def csv_metrics(run_dir: Path) -> dict[str, dict[int, float]]:
+    """Metric -> step -> value."""
     values: dict[str, dict[int, float]] = {}
     with (run_dir / "metrics.csv").open() as file:
         for row in csv.DictReader(file):
@@ -123,52 +133,38 @@ def expected(run_dir: Path) -> dict[str, dict[int, float]]:
     return values
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", READERS)
-def test_a_run_that_was_resumed_is_one_run_with_each_step_once(name: str, run_dir: Path, expected: Any) -> None:
-    logged: Logged = READERS[name](run_dir)
-    assert logged.num_runs == 1
-    assert [step for step, _ in logged.metrics["rollout/reward"]] == [1, 2, 3, 4, 5]
-    assert [step for step, _ in logged.metrics["eval/arithmetic/reward"]] == [2, 4]
+def check_logged(name: str, logged: Logged, expected: dict[str, dict[int, float]]) -> None:
+    assert logged.num_runs == 1, name
+    assert [step for step, _ in logged.metrics["rollout/reward"]] == [1, 2, 3, 4, 5], name
+    assert [step for step, _ in logged.metrics["eval/arithmetic/reward"]] == [2, 4], name
     named = {metric_name(metric) if name == "mlflow" else metric: values for metric, values in expected.items()}
-    assert set(logged.metrics) == set(named)
+    assert set(logged.metrics) == set(named), name
     for metric, points in logged.metrics.items():
         steps = [step for step, _ in points]
-        assert steps == sorted(set(steps)), metric
+        assert steps == sorted(set(steps)), (name, metric)
         # step 3 was run twice, and took another time the second time
         values = {step: value for step, value in points if step != 3}
         expected_values = {step: value for step, value in named[metric].items() if step != 3}
-        assert values == pytest.approx(expected_values, rel=1e-6, nan_ok=True), metric
-    if name != "lightning":
-        check_media(logged, run_dir)
-    assert SECRET not in logged.config
+        assert values == pytest.approx(expected_values, rel=1e-6, nan_ok=True), (name, metric)
     for key in ("api_key", "***", "quickstart_inline", "tensorboard"):
-        assert key in logged.config
+        assert key in logged.config, name
     finished = {"wandb": "0", "mlflow": "FINISHED", "aim": "finished", "swanlab": "1"}
-    assert logged.status == finished.get(name, "")
+    assert logged.status == finished.get(name, ""), name
 
 
-def check_media(logged: Logged, run_dir: Path) -> None:
+def check_media(name: str, logged: Logged, run_dir: Path) -> None:
     text = "\n".join(logged.samples)
     with (run_dir / "samples.jsonl").open() as lines:
         shown = [json.loads(line) for line in lines]
     assert {record["step"] for record in shown} == {1, 2, 3, 4, 5}
     for record in shown:
         if record["step"] != 3:
-            assert record["completion"] in text
+            assert record["completion"] in text, name
     sizes = {}
     for path in run_dir.glob("plots/*.png"):
         with Image.open(path) as image:
             sizes[f"figures/{path.stem}"] = image.size
-    assert logged.figures == sizes
-
-
-@pytest.mark.slow
-def test_no_secret_is_anywhere_in_the_run(run_dir: Path) -> None:
-    files = [path for path in run_dir.rglob("*") if path.is_file()]
-    assert len(files) > len(READERS)
-    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert logged.figures == sizes, name
 
 
 def offline(name: str) -> RunLogger:

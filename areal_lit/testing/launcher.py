@@ -101,10 +101,13 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         before = set(psutil.Process().children(recursive=True))
         deaths: list[Death] = []
         launcher.setup(directory, deaths.append)
+        scratch = launcher.scratch
+        assert scratch is None or scratch.is_dir(), f"scratch must be a directory, got {scratch}"
         _check_set_up(launcher, directory, deaths)
         launcher.stop()
         left = [p for p in psutil.Process().children(recursive=True) if p not in before and p.status() != "zombie"]
         assert not left, f"stop() must end every process, these are left: {left}"
+        assert scratch is None or not scratch.exists(), f"stop() must remove {scratch}, its scratch directory"
 
 
 def _check_set_up(launcher: Launcher, directory: Path, deaths: list[Death]) -> None:

@@ -54,9 +54,13 @@ class End:
     left: list[str]
 
 
-def attempt(directory: Path, *strike: str) -> End:
-    """Start the run in this directory, or go on with it, and wait for its end."""
-    command = [sys.executable, "-c", "import kill_run; kill_run.main()", str(directory), *strike]
+def attempt(directory: Path, *strike: object) -> End:
+    """Start the run in this directory, or go on with it, and wait for its end.
+
+    Args:
+        strike: phase, step, victim and delay in seconds; none at all for a run that is left alone.
+    """
+    command = [sys.executable, "-c", "import kill_run; kill_run.main()", str(directory), *map(str, strike)]
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (directory / "output.txt").open("ab") as output:
         controller = subprocess.Popen(
@@ -134,9 +138,9 @@ def check_nothing_lost(directory: Path) -> None:
     assert metrics(directory, "step") == [str(step) for step in range(1, NUM_STEPS + 1)]
 
 
-def check_cell(directory: Path, phase: str, victim: str) -> None:
+def check_cell(directory: Path, phase: str, victim: str, *, delay_s: float = 0.0) -> None:
     """Strike a process in a phase: the run ends or goes on as it should, leaves nothing, and nothing is lost."""
-    end = attempt(directory, phase, str(PHASES[phase]), victim)
+    end = attempt(directory, phase, PHASES[phase], victim, delay_s)
     assert end.left == []
     if victim == "reward":
         assert (end.code, end.raised) == (0, "")
@@ -160,4 +164,4 @@ def check_goes_on(directory: Path) -> None:
     assert (end.code, end.raised, end.left) == (0, "", [])
     starts = [line["begins_after"] for line in history(directory) if "begins_after" in line]
     assert starts[0] == 0
-    assert starts[-1] in (2, 4)  # the checkpoint of step 4 may still have been on its way to disk
+    assert starts[-1] >= 2  # that of step 4 may still have been on its way to disk

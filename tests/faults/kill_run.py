@@ -1,6 +1,6 @@
 """A small run that writes down every trained group, and kills one of its own processes when told to.
 
-    python -c 'import kill_run; kill_run.main()' DIRECTORY [PHASE STEP VICTIM]
+    python -c 'import kill_run; kill_run.main()' DIRECTORY [PHASE STEP VICTIM DELAY_S]
 
 Two epochs of 20 prompts, 4 a step, on the launcher ``local`` with the engine ``transformers``. It resumes what it
 finds. Beside the loop's phases there are ``writing``, while a checkpoint is on its way to disk, and ``loading``, when a
@@ -118,14 +118,16 @@ class Strike(Callback):
     """SIGKILL for one process of the run, within a phase.
 
     Args:
+        delay_s: from the begin of the phase to the blow.
         victim: ``rank``, ``engine``, ``fork_server`` (the rank's parent), ``controller``, or ``reward``, the worker
             that ``holds`` names.
     """
 
     def __init__(
-        self, *, phase: str, step: int, victim: str, launcher: Known, holds: Path, history: History
+        self, *, phase: str, step: int, victim: str, delay_s: float, launcher: Known, holds: Path, history: History
     ) -> None:  # fmt: skip
         self.at = (phase, step)
+        self.delay_s = delay_s
         self.victim = victim
         self.launcher = launcher
         self.holds = holds
@@ -151,10 +153,15 @@ class Strike(Callback):
         self.strike_in(*self.at)
 
     def strike_in(self, name: str, step: int) -> None:
-        if (name, step) == self.at:
-            pid = self.pid()
-            self.history.write([{"strikes": pid, "shared": shared_files(self.launcher.rank.pid)}])
-            os.kill(pid, signal.SIGKILL)
+        if (name, step) == self.at and self.delay_s:
+            threading.Timer(self.delay_s, self.strike).start()
+        elif (name, step) == self.at:
+            self.strike()
+
+    def strike(self) -> None:
+        pid = self.pid()
+        self.history.write([{"strikes": pid, "shared": shared_files(self.launcher.rank.pid)}])
+        os.kill(pid, signal.SIGKILL)
 
     def pid(self) -> int:
         if self.victim == "reward":
@@ -183,16 +190,19 @@ def shared_files(pid: int) -> list[str]:
 def trainer(directory: Path, history: History, strike: Sequence[str]) -> Trainer:
     launcher, holds, callbacks = Known(hang_timeout_s=60.0), directory / "held", []
     if strike:
-        phase, step, victim = strike
+        phase, step, victim, delay_s = strike
         callbacks.append(
-            Strike(phase=phase, step=int(step), victim=victim, launcher=launcher, holds=holds, history=history)
-        )
+            Strike(
+                phase=phase, step=int(step), victim=victim, delay_s=float(delay_s), launcher=launcher, holds=holds,
+                history=history,
+            )
+        )  # fmt: skip
     return Trainer(
         algorithm=GRPO(decoupled=False, old="behaviour"),
         policy=Role(model=tiny_spec(directory), strategy=Single(), optimizer=AdamW(lr=1e-3), num_threads=1),
         data=Arithmetic(num_examples=NUM_PROMPTS, num_eval=2),
         workflow=SingleTurn(),
-        reward=Length(holds=holds if strike[-1:] == ["reward"] else None),
+        reward=Length(holds=holds if "reward" in strike else None),
         inference=Transformers(max_slots=32, num_threads=1),
         transport=File(),
         launcher=launcher,

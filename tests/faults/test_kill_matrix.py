@@ -45,9 +45,9 @@ def test_a_kill_ends_what_it_must_and_loses_nothing(tmp_path: Path, phase: str, 
 def test_a_kill_while_a_checkpoint_is_written_leaves_it_out_and_one_in_the_resume_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    assert attempt(tmp_path, "writing", "4", "controller").code == -9
+    assert attempt(tmp_path, "writing", 4, "controller", 0).code == -9
     checkpoints = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert checkpoints == {"step-00000002", ".partial-step-00000004"}
-    assert attempt(tmp_path, "loading", "2", "controller").code == -9
+    assert attempt(tmp_path, "loading", 2, "controller", 0).code == -9
     check_goes_on(tmp_path)
     check_nothing_lost(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import Future
 
 import pytest
@@ -81,6 +82,12 @@ class WritesSecrets(Local):
         return super().start_group(spec)
 
 
+class LeavesFiles(Inline):
+    def stop(self):
+        super().stop()
+        self.scratch.mkdir(exist_ok=True)
+
+
 class StopsNothing(Local):
     def stop(self):
         pass
@@ -97,6 +104,7 @@ class StopsNothing(Local):
         (SharesComponents, "arrives as a copy"),
         (WritesSecrets, "secrets are hidden"),
         (StopsNothing, "must end every process"),
+        (LeavesFiles, "must remove .*, its scratch directory"),
     ],
 )
 def test_suite_fails_planted_bugs(tmp_path, mutant, rule):
@@ -106,3 +114,4 @@ def test_suite_fails_planted_bugs(tmp_path, mutant, rule):
             check_launcher(launcher, tmp_path)
     finally:
         super(mutant, launcher).stop()
+        shutil.rmtree(launcher.scratch, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""Course: what a display knows of a run, as hooks tell it. Read from the thread that draws."""
+"""Course: what a display knows of a run, as hooks tell it. Read from the thread that draws, under ``lock``."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ DOING = {
 
 RECENT_STEPS = 10
 SPEED_STEPS = 50
+CURVE_POINTS = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +52,14 @@ class Course:
     """
 
     def __init__(self, trainer: Trainer) -> None:
+        self.lock = threading.Lock()
         self.name = trainer.name
         self.run_dir = Path(trainer.runs_dir) / trainer.name
         self.is_from_recipe = bool(trainer.config)
         self.num_steps = trainer.max_steps
         self.first_step = self.step = trainer.step
         self.objective = "reward"
-        self.curve = Curve()
+        self.curve = Curve(CURVE_POINTS)
         self.best: float | None = None
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -91,18 +94,19 @@ class Course:
 
     def take(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step is over."""
-        self.step = step
-        self.metrics = dict(metrics)
-        self.concerns = concerns(metrics, warn_above=self._warn_above)
-        self._recent.append(self.metrics)
-        self._ends_s.append(time.monotonic())
-        for name in ("rollout/tokens", "rollout/prompt_tokens", "data/tokens"):
-            if name in metrics:
-                self.num_tokens[name] = self.num_tokens.get(name, 0.0) + metrics[name]
-        self.objective = "reward" if "rollout/reward" in metrics else "loss"
-        value = metrics.get("rollout/reward", metrics.get("train/loss", math.nan))
-        if math.isfinite(value):
-            self._take_objective(step, value)
+        with self.lock:
+            self.step = step
+            self.metrics = dict(metrics)
+            self.concerns = concerns(metrics, warn_above=self._warn_above)
+            self._recent.append(self.metrics)
+            self._ends_s.append(time.monotonic())
+            for name in ("rollout/tokens", "rollout/prompt_tokens", "data/tokens"):
+                if name in metrics:
+                    self.num_tokens[name] = self.num_tokens.get(name, 0.0) + metrics[name]
+            self.objective = "reward" if "rollout/reward" in metrics else "loss"
+            value = metrics.get("rollout/reward", metrics.get("train/loss", math.nan))
+            if math.isfinite(value):
+                self._take_objective(step, value)
 
     def _take_objective(self, step: int, value: float) -> None:
         self.curve.add(step, value)

@@ -15,7 +15,7 @@ from areal_lit_callbacks.words import GAP
 if TYPE_CHECKING:
     from rich.text import Text
 
-NUM_NOTES = 8
+NUM_NOTES = 14
 HIGHEST_RATE = 1.0
 """Updates a second: each is a message that the notebook's server and its page have to handle."""
 
@@ -59,5 +59,5 @@ class Notebook(Screen):
 
         lines = picture(self._course, get_console().width)
         return Text("\n", no_wrap=True, overflow="ignore").join(
-            [*(lines[:-1] if is_over else lines), *map(Text, self._notes)]
+            [*(lines[:-1] if is_over else lines), *map(Text, tuple(self._notes))]
         )

@@ -16,7 +16,12 @@ SHORT = {"wait_batch": "wait", "prepare": "prep", "sync_weights": "sync", "evalu
 
 
 def picture(course: Course, width: int) -> list[Text]:
-    """The lines of the display, none wider than ``width``."""
+    """The lines of the display, none wider than ``width``. For any thread."""
+    with course.lock:
+        return _lines(course, width)
+
+
+def _lines(course: Course, width: int) -> list[Text]:
     room = max(1, width - LABEL_WIDTH)
     rows = [
         (course.objective, _objective(course, room), "cyan"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from io import StringIO
 
 import pytest
@@ -108,6 +110,26 @@ def test_at_eighty_columns_nothing_is_cut():
     text = "\n".join(lines_of(course))
     assert "90.0 s  wait 17%  prep 17%  train 17%  sync 17%  eval 17%  save 17%" in text
     assert "…" not in text
+
+
+@pytest.fixture
+def threads_that_alternate():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("threads_that_alternate")
+def test_a_picture_may_be_drawn_at_any_time():
+    course, drawn, step = course_of(stand_in_trainer(), *[METRICS] * 20), [], 20
+    drawer = threading.Thread(target=lambda: drawn.extend(lines_of(course, 20) for _ in range(3000)))
+    drawer.start()
+    while drawer.is_alive():
+        step += 1
+        course.take(step, METRICS)
+    drawer.join()
+    assert [lines[-1] for lines in drawn] == ["now        running"] * 3000
 
 
 def test_an_offline_run_shows_its_loss():

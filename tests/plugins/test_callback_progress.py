@@ -129,7 +129,8 @@ def test_a_picture_may_be_drawn_at_any_time():
         step += 1
         course.take(step, METRICS)
     drawer.join()
-    assert [lines[-1] for lines in drawn] == ["now        running"] * 3000
+    assert len(drawn) == 3000
+    assert all(lines[-1].startswith("now        running") for lines in drawn)
 
 
 def test_an_offline_run_shows_its_loss():

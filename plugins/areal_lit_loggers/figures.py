@@ -46,11 +46,12 @@ def page_figure(page: Page, curves: Mapping[str, Points], *, title: str, smoothi
     rows = math.ceil(len(page.panels) / columns)
     cell_inches = (4.1, 2.5) if is_small else (8.0, 3.9)
     note_lines = textwrap.wrap(page.note, 130 if is_small else 100)
-    head_inches, foot_inches, left_inches, gap_inches = 0.4, 0.1 + 0.16 * len(note_lines), 0.85, 0.6
-    width, height = columns * cell_inches[0], rows * cell_inches[1] + head_inches + foot_inches
+    head_inches = 0.7 if any(panel.title for panel in page.panels) else 0.45
+    foot_inches, left_inches, gap_inches = 0.1 + 0.16 * len(note_lines), 0.85, 0.6
+    width, height = columns * cell_inches[0], rows * cell_inches[1] + 0.4 + foot_inches
     figure = Figure(figsize=(width, height), dpi=110 if is_small else 150, facecolor="white")
     figure.subplots_adjust(
-        left=left_inches / width, right=1 - 0.15 / width, top=1 - (head_inches + 0.3) / height,
+        left=left_inches / width, right=1 - 0.15 / width, top=1 - head_inches / height,
         bottom=(foot_inches + 0.5) / height, wspace=left_inches / (cell_inches[0] - left_inches),
         hspace=gap_inches / (cell_inches[1] - gap_inches),
     )  # fmt: skip

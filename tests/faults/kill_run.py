@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,11 @@ class Length(Reward):
 
     def score(self, trajectory: Trajectory) -> float:
         time.sleep(SCORE_S)
-        if self.holds and trajectory.prompt.prompt_id == HELD_PROMPT and not self.holds.exists():
-            self.holds.write_text(f"{os.getpid()}\n")
-            time.sleep(600)
+        if self.holds and trajectory.prompt.prompt_id == HELD_PROMPT:
+            with suppress(FileExistsError), self.holds.open("x") as file:
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                time.sleep(600)
         return 1.0 + len(trajectory.text)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from areal_lit.contracts.data import Source
+from areal_lit.outcomes import Outcomes
 from areal_lit.seeds import stable_seed
 from areal_lit.types import IntArray, Prompt
 
@@ -18,6 +19,9 @@ class PromptStream:
 
     Which prompt comes next depends only on the seed and on how many were drawn from each source: no random state is
     kept. Each source has epochs of its own; one that is through ends, the others go on.
+
+    A source's sampler brings rows back between those that come in order: they count in the source's share and not in
+    its epochs, which pass every row once as ever. Then the next prompt depends on the outcomes of earlier steps too.
 
     Args:
         sources: by name. Shares follow ``weight`` exactly and at any time (Webster's rule), not on average.
@@ -44,6 +48,9 @@ class PromptStream:
         self._drawn = dict.fromkeys(self.sources, 0)
         self._returned: list[tuple[int, str, int, int]] = []
         self._orders: dict[str, tuple[int, IntArray]] = {}
+        self._samplers = {name: source.sampler for name, source in sources.items() if source.sampler is not None}
+        self._repeated = dict.fromkeys(self.sources, 0)
+        self.outcomes = Outcomes(self._samplers)
 
     @property
     def source_names(self) -> list[str]:
@@ -63,14 +70,20 @@ class PromptStream:
         if name is None:
             return None
         epoch, offset = divmod(self._drawn[name], len(self.sources[name].examples))
-        row = self._row(name, epoch, offset)
+        row = self._repeat(name)
+        if row is None:
+            row = self._row(name, epoch, offset)
+            self._drawn[name] += 1
+        else:
+            self._repeated[name] += 1
         prompt = self._prompt(self._next_id, name, row, epoch)
-        self._drawn[name] += 1
         self._next_id += 1
         return prompt
 
     def push_back(self, prompts: Iterable[Prompt]) -> None:
         """Give back prompts that were not consumed: they come first, in the order of their ids, which they keep."""
+        prompts = list(prompts)
+        self.outcomes.withdraw(prompts)
         for prompt in prompts:
             heapq.heappush(self._returned, _place(prompt))
 
@@ -81,10 +94,21 @@ class PromptStream:
             pending: prompts that were drawn and not consumed; ``load_state_dict`` gives them back.
         """
         returned = sorted([*self._returned, *map(_place, pending)])
-        return {"next_id": self._next_id, "drawn": dict(self._drawn), "returned": [list(place) for place in returned]}
+        position = {
+            "next_id": self._next_id, "drawn": dict(self._drawn), "returned": [list(place) for place in returned],
+        }  # fmt: skip
+        if not self._samplers:
+            return position
+        samplers = {name: dict(sampler.state_dict()) for name, sampler in self._samplers.items()}
+        return {
+            **position, "repeated": dict(self._repeated), "samplers": samplers, "outcomes": self.outcomes.state_dict(),
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Raises ValueError when the sources are not those it was saved with."""
+        """Go to a saved position. Raises ValueError when the sources are not those it was saved with.
+
+        A sampler that the state knows nothing of begins with nothing; what belonged to one that is gone is left out.
+        """
         if set(state["drawn"]) != set(self.sources):
             raise ValueError(
                 f"the checkpoint's data sources are {sorted(state['drawn'])}, the recipe's {sorted(self.sources)}; "
@@ -101,6 +125,12 @@ class PromptStream:
         self._drawn = {name: int(state["drawn"][name]) for name in self.sources}
         self._returned = returned
         heapq.heapify(self._returned)
+        self._repeated.update(state.get("repeated", {}))
+        if "outcomes" in state:
+            self.outcomes.load_state_dict(state["outcomes"])
+        for name, saved in state.get("samplers", {}).items():
+            if name in self._samplers:
+                self._samplers[name].load_state_dict(saved)
 
     def _choose(self) -> str | None:
         """The source whose share is furthest behind; None when all are through."""
@@ -109,10 +139,24 @@ class PromptStream:
             drawn = self._drawn[name]
             if self.num_epochs is not None and drawn >= self.num_epochs * len(source.examples):
                 continue
-            time = (drawn + 0.5) / source.weight
+            time = (drawn + self._repeated[name] + 0.5) / source.weight
             if time < best_time:
                 best, best_time = name, time
         return best
+
+    def _repeat(self, name: str) -> int | None:
+        """The row that the source's sampler brings back, if it has one and that does."""
+        sampler = self._samplers.get(name)
+        if sampler is None:
+            return None
+        self.outcomes.tell()
+        row = sampler.choose(stable_seed(self.seed, "sampler", name, self._drawn[name] + self._repeated[name]))
+        if row is not None and not 0 <= row < len(self.sources[name].examples):
+            raise ValueError(
+                f"{type(sampler).__name__} chose row {row} of data source {name!r}, which has "
+                f"{len(self.sources[name].examples)} examples; resume with the data it was saved with, or mend it"
+            )
+        return row
 
     def _row(self, name: str, epoch: int, offset: int) -> int:
         if not self.shuffle:

@@ -15,6 +15,7 @@ from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, Pr
 from areal_lit.contracts.logger import RunLogger
 from areal_lit.contracts.optimizer import Optimizer
 from areal_lit.contracts.reward import GroupReward, Reward, Score
+from areal_lit.contracts.row_sampler import RowSampler
 from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
 from areal_lit.contracts.transport import Receiver, WeightTransport
 from areal_lit.contracts.workflow import Episode, Workflow
@@ -71,6 +72,7 @@ __all__ = [
     "Rank",
     "Receiver",
     "Reward",
+    "RowSampler",
     "RunLogger",
     "Score",
     "Snapshot",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts.component import Component
+from areal_lit.contracts.row_sampler import RowSampler
 from areal_lit.types import Example, Sampling
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Source:
             always gives the same example.
         weight: share in a mixture, relative to its sister sources.
         reward, workflow, sampling: used for this source instead of the trainer's.
+        sampler: brings examples back between those that come in order; None for none. Holds what a run learns, so each
+            call of ``train`` gives a fresh one.
     """
 
     examples: Sequence[Example]
@@ -32,6 +35,7 @@ class Source:
     reward: Reward | None = None
     workflow: Workflow | None = None
     sampling: Sampling | None = None
+    sampler: RowSampler | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,7 @@ class Admission:
             if not self._verdict.admits(prompt):
                 del self._running[prompt.prompt_id]
                 self._reject("rollout_admit")
+                self._stream.outcomes.add(prompt, ())
                 continue
             room -= 1
             task = asyncio.get_running_loop().create_task(self._run(prompt))
@@ -169,7 +170,8 @@ class Admission:
         sampling = source.sampling or self._settings.sampling
         plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
         finished = await self._runner.run(plan)
-        self._file(finished, needs_reward=plan.reward is not None)
+        if not self._file(finished, needs_reward=plan.reward is not None):
+            self._stream.outcomes.add(prompt, finished.group.rewards)
         del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
         if self._has_failed:
             return
@@ -198,6 +200,9 @@ class Admission:
         self._rejections.note_consumed()
         self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
         self.taken = [group for group, _ in taken]
+        for group in self.taken:
+            self._stream.outcomes.add(group.prompt, group.rewards)
+        self._stream.outcomes.close_step()
         return self.taken
 
     def _is_stale(self, oldest: int | None, step: int) -> bool:
@@ -221,8 +226,11 @@ class Admission:
             max_concurrent=self._settings.concurrency,
         )  # fmt: skip
 
-    def _file(self, finished: FinishedGroup, *, needs_reward: bool) -> None:
-        """Count a group and file it as ready or rejected. What this raises ends the run, its prompt still pending."""
+    def _file(self, finished: FinishedGroup, *, needs_reward: bool) -> bool:
+        """Count a group and file it as ready or rejected; whether it is ready.
+
+        What this raises ends the run, its prompt still pending.
+        """
         counters, group = self.counters, finished.group
         counters.num_finished += 1
         counters.num_retries += finished.num_retries
@@ -244,6 +252,8 @@ class Admission:
         else:
             self._rejections.note_accepted()
             self._ready.append((group, group.oldest_version))
+            return True
+        return False
 
     def _spend(self, finished: FinishedGroup) -> None:
         samples = self._settings.samples_per_group

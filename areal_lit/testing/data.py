@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections.abc import Callable, Mapping
 
-from areal_lit.contracts import DataModule, Preview, Reward, Source, Workflow
+from areal_lit.contracts import DataModule, Preview, Reward, RowSampler, Source, Workflow
 from areal_lit.testing.component import check_component, check_state, require
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, Sampling
+
+SAMPLED = 40
+"""Rows that a sampler is asked for."""
+
+REWARDS = ((0.0, 1.0), (), (1.0, 1.0), (0.0, 0.0), (1.0, 0.0, -2.5))
+"""Outcomes that it is told in turn."""
 
 
 def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples: int = 20) -> None:
@@ -54,6 +61,10 @@ def check_data(make: Callable[[], DataModule], codec: TextCodec, *, num_examples
             for row in rows:
                 _check_example(source.examples[row], codec, f"{where}.examples[{row}]")
             _check_access(source, others[name], where, rows)
+            sampler, resumed = source.sampler, others[name].sampler
+            if sampler is not None and resumed is not None:
+                require(sampler is not getattr(first, method)()[name].sampler, f"{where}.sampler must be fresh")
+                _check_sampler(sampler, resumed, len(source.examples), where)
     names = first.evaluation_names()
     require(
         names is None or list(names) == list(first.evaluation()),
@@ -71,7 +82,8 @@ def _check_source(source: Source, where: str, name: str) -> None:
         f"{where}.weight must be > 0 and finite, got {source.weight}; leave the source out instead",
     )
     require(len(source.examples) > 0, f"{where} is empty; raise ValueError in setup instead of waiting for ever")
-    for attribute, base in (("reward", Reward), ("workflow", Workflow), ("sampling", Sampling)):
+    optional = (("reward", Reward), ("workflow", Workflow), ("sampling", Sampling), ("sampler", RowSampler))
+    for attribute, base in optional:
         value = getattr(source, attribute)
         require(
             value is None or isinstance(value, base),
@@ -101,6 +113,17 @@ def _check_access(source: Source, other: Source, where: str, rows: list[int]) ->
     except IndexError:
         return
     raise AssertionError(f"{where}.examples[{length}] must raise IndexError, as there are {length} examples")
+
+
+def _check_sampler(sampler: RowSampler, resumed: RowSampler, num_rows: int, where: str) -> None:
+    """Rows that exist, and the same again from a saved state."""
+    for seed in range(SAMPLED):
+        row = sampler.choose(seed)
+        require(row is None or 0 <= row < num_rows, f"{where}.sampler chose row {row} of {num_rows}")
+        sampler.observe(seed % num_rows if row is None else row, REWARDS[seed % len(REWARDS)])
+    resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    chosen, again = ([each.choose(seed) for seed in range(SAMPLED)] for each in (sampler, resumed))
+    require(chosen == again, f"{where}.sampler chooses {again} after a resume, {chosen} without one")
 
 
 def _same(one: Example, other: Example) -> bool:

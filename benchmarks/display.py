@@ -9,10 +9,10 @@ their own median and quartiles are printed. A run draws for 2% of its time at mo
 costs it is that share of what it costs while it goes on. CPU seconds are the display's own: of its hooks in the
 training thread, of its thread, and of the drawing process, which has the lowest priority.
 
-Found with 900 steps on two cores that other work kept busy (load 10): display 0.998 times a step without (quartiles 0.89
-to 1.14), 34 us of CPU a step in hooks and 0.5% of a core in its thread (a refresh is 0.4 ms); a step while something is
-drawn 1.14 times; both together +0.04%, far within the noise. Drawing all pictures of a quickstart is 2.4 s of CPU, and
-starting it about 10 ms of the training thread.
+Found with 900 steps on two cores that other work kept busy (load 10): display 0.998 times a step without (quartiles
+0.89 to 1.14), 34 us of CPU a step in hooks and 0.5% of a core in its thread (a refresh is 0.4 ms); a step while
+something is drawn 1.14 times; both together +0.04%, far within the noise. Drawing all pictures of a quickstart is 2.4 s
+of CPU, and starting it about 10 ms of the training thread.
 """
 
 from __future__ import annotations

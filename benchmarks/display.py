@@ -35,7 +35,7 @@ from areal_lit import hookimpl
 from areal_lit.contracts import Callback
 from areal_lit.recipes import resolve
 from areal_lit_callbacks.progress import Progress
-from areal_lit_loggers.plots import SHARE_OF_CPU, Plots
+from areal_lit_loggers.plots.logger import SHARE_OF_CPU, Plots
 
 MODES = ("off", "display", "drawing")
 NUM_SKIPPED = 2

@@ -9,8 +9,8 @@ import sys
 import pytest
 from course_cases import stand_in_trainer
 
-from areal_lit_callbacks.output import Output
 from areal_lit_callbacks.progress import Progress
+from areal_lit_callbacks.progress.output import Output
 
 
 def full():

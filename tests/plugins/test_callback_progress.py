@@ -11,11 +11,11 @@ from course_cases import METRICS, stand_in_trainer
 from rich.console import Console
 
 from areal_lit.testing import check_callback
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.lines import Lines
-from areal_lit_callbacks.picture import picture
 from areal_lit_callbacks.progress import Progress
-from areal_lit_callbacks.summary import summary
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.lines import Lines
+from areal_lit_callbacks.progress.picture import picture
+from areal_lit_callbacks.progress.summary import summary
 
 
 def course_of(trainer, *steps):

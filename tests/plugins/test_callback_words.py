@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_lit_callbacks.concerns import concerns
-from areal_lit_callbacks.words import amount, clock, evaluation_parts, fitting, span, sparkline
+from areal_lit_callbacks.progress.concerns import concerns
+from areal_lit_callbacks.progress.words import amount, clock, evaluation_parts, fitting, span, sparkline
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), width=st.integers(1, 80))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_lit_loggers.curve import Curve
+from areal_lit_loggers.plots.curve import Curve
 
 
 def test_a_short_curve_is_exact():

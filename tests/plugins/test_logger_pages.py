@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_lit_loggers.pages import MAX_PAGES, PANELS_PER_PAGE, pages, unit_of
+from areal_lit_loggers.plots.pages import MAX_PAGES, PANELS_PER_PAGE, pages, unit_of
 
 
 def drawn(found):

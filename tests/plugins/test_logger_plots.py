@@ -16,9 +16,9 @@ from areal_lit.rollout.metrics import consumed_metrics
 from areal_lit.testing import check_logger
 from areal_lit.types import Example, Group, Prompt, Trajectory
 from areal_lit_loggers.csv import Csv
-from areal_lit_loggers.figures import page_figure, smoothed
-from areal_lit_loggers.pages import TITLES, pages
 from areal_lit_loggers.plots import Plots
+from areal_lit_loggers.plots.figures import page_figure, smoothed
+from areal_lit_loggers.plots.pages import TITLES, pages
 
 STEPS = list(range(1, 11))
 VALUES = [step % 3 / 10 for step in STEPS]

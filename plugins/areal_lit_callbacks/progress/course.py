@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.weight_sync import MismatchAlarm
-from areal_lit_callbacks.concerns import concerns
-from areal_lit_loggers.curve import Curve
+from areal_lit_callbacks.progress.concerns import concerns
+from areal_lit_loggers.plots.curve import Curve
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer

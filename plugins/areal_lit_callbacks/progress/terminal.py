@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.picture import picture
-from areal_lit_callbacks.screen import Screen, is_terminal, print_line
-from areal_lit_callbacks.words import fitting
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.picture import picture
+from areal_lit_callbacks.progress.screen import Screen, is_terminal, print_line
+from areal_lit_callbacks.progress.words import fitting
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from areal_lit_loggers.pages import Page, Panel
+from areal_lit_loggers.plots.pages import Page, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,9 @@ from typing import Any
 
 from areal_lit.contracts import RunLogger
 from areal_lit_loggers.csv import read_rows
-from areal_lit_loggers.curve import Curve
-from areal_lit_loggers.drawing import Order
-from areal_lit_loggers.pages import OVERVIEW
+from areal_lit_loggers.plots.curve import Curve
+from areal_lit_loggers.plots.drawing import Order
+from areal_lit_loggers.plots.pages import OVERVIEW
 
 SHARE_OF_CPU = 0.02
 """Of one core: drawing waits until what the last drawing took is this share of the time since."""
@@ -134,7 +134,7 @@ class Drawing:
         path = [os.path.abspath(entry) for entry in sys.path]
         code = (
             f"import os, sys; os.nice({niceness}); sys.path[:] = {path!r}; "
-            f"from areal_lit_loggers.drawing import main; main({os.getpid()})"
+            f"from areal_lit_loggers.plots.drawing import main; main({os.getpid()})"
         )
         with tempfile.TemporaryFile() as given, ExitStack() as opened:
             self._output = opened.enter_context(tempfile.TemporaryFile())

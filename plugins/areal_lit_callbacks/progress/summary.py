@@ -6,8 +6,8 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.words import amount, clock
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.words import amount, clock
 
 
 def summary(course: Course, status: str) -> list[str]:

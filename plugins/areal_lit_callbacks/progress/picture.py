@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.words import amount, clock, fitting, span, sparkline
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.words import amount, clock, fitting, span, sparkline
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.picture import picture
-from areal_lit_callbacks.screen import Screen
-from areal_lit_callbacks.words import GAP
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.picture import picture
+from areal_lit_callbacks.progress.screen import Screen
+from areal_lit_callbacks.progress.words import GAP
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.files import naming
-from areal_lit_loggers.pages import pages
+from areal_lit_loggers.plots.pages import pages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from areal_lit_loggers.figures import Points
+    from areal_lit_loggers.plots.figures import Points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Order:
 
 def draw(order: Order) -> list[str]:
     """Write all pictures, each whole at any time; returns their names."""
-    from areal_lit_loggers.figures import page_figure
+    from areal_lit_loggers.plots.figures import page_figure
 
     order.directory.mkdir(exist_ok=True)
     silent = [name for name, (_, values) in order.curves.items() if not any(values)]

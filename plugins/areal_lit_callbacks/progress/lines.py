@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.picture import step_line
-from areal_lit_callbacks.screen import Screen, print_line
-from areal_lit_callbacks.words import GAP
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.picture import step_line
+from areal_lit_callbacks.progress.screen import Screen, print_line
+from areal_lit_callbacks.progress.words import GAP
 
 if TYPE_CHECKING:
     from rich.console import Console

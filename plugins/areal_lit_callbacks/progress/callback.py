@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TextIO, cast
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
 from areal_lit.validation import roles
-from areal_lit_callbacks.course import Course
-from areal_lit_callbacks.lines import Lines
-from areal_lit_callbacks.notebook import Notebook
-from areal_lit_callbacks.output import Output
-from areal_lit_callbacks.screen import Screen, is_terminal
-from areal_lit_callbacks.summary import summary
-from areal_lit_callbacks.terminal import Terminal
-from areal_lit_callbacks.words import evaluation_parts, span
+from areal_lit_callbacks.progress.course import Course
+from areal_lit_callbacks.progress.lines import Lines
+from areal_lit_callbacks.progress.notebook import Notebook
+from areal_lit_callbacks.progress.output import Output
+from areal_lit_callbacks.progress.screen import Screen, is_terminal
+from areal_lit_callbacks.progress.summary import summary
+from areal_lit_callbacks.progress.terminal import Terminal
+from areal_lit_callbacks.progress.words import evaluation_parts, span
 
 if TYPE_CHECKING:
     from areal_lit.hookspecs import PhaseName

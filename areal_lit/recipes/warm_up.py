@@ -32,10 +32,9 @@ def warm_up_named(configs: Sequence[str], flags: Sequence[str]) -> AbstractConte
     A recipe that is wrong is not the matter here: then nothing is done, and who reads it next says what is wrong.
     """
     try:
-        said = [(keys, parse_value(text)) for keys, text in read_flags(flags)]
-        named = dict(
-            _named([((), config if isinstance(config, Mapping) else read(config)) for config in configs] + said)
-        )
+        said: list[tuple[tuple[str, ...], Any]] = [((), read(config)) for config in configs]
+        said += [(keys, parse_value(text)) for keys, text in read_flags(flags)]
+        named = dict(_named(said))
         plugins = Plugins.discover()
         classes = {keys: (keys[-1], plugins.dotted(keys[-1], name)) for keys, name in named.items()}
         launcher = plugins.load("launcher", named["launcher",])

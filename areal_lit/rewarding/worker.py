@@ -177,6 +177,8 @@ def serve(
 
 def main(arguments: str) -> None:
     """Entry point of the process; ``arguments`` is the JSON that the supervisor wrote."""
+    import numpy  # noqa: F401 - trajectories hold arrays; the first call is not to wait for this
+
     given: dict[str, Any] = json.loads(arguments)
     fork_kept(given["parent_pid"], (given["connection_fd"], given["progress_fd"]))
     os.set_inheritable(given["connection_fd"], False)

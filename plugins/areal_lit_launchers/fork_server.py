@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-MESSAGE_BYTES = 1 << 17
+from areal_lit_launchers.worker import MESSAGE_BYTES
+
 NUM_DESCRIPTORS = 3
 
 
@@ -92,9 +93,10 @@ class ForkServer:
 
     def step(self) -> Forked | None:
         """Wait for one thing to do and do it."""
-        key, _ = self._selector.select()[0]
-        forked: Forked | None = key.data()
-        return forked
+        for key, _ in self._selector.select():
+            forked: Forked | None = key.data()
+            return forked
+        return None
 
     def _obey(self) -> Forked | None:
         data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, NUM_DESCRIPTORS)
@@ -112,7 +114,13 @@ class ForkServer:
     def _fork(self, name: str, status: socket.socket, connection: socket.socket, log_fd: int) -> Forked | None:
         unfit = why_unfit()
         gc.freeze()  # a collection in a forked process would write to the pages that it shares
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no memory, or too many processes; a status without a word says that there is none
+            traceback.print_exc()
+            status.close()
+            connection.close()
+            return None
         if pid:
             connection.close()
             self._watch(pid, status)

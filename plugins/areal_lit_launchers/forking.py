@@ -135,7 +135,7 @@ class ForkedProcess:
         code = self._told()
         self._has_ended = True
         if code is None:
-            self.note = " with the process that it is forked from (fork-server.log may say why)"
+            self.note = ", or never began: its fork server has ended or could not fork, see fork-server.log"
             return -signal.SIGKILL
         return code
 

@@ -99,7 +99,10 @@ class Local(Launcher):
         self._stopped = threading.Event()
         self._spawner = Spawner()
         self._spawner.tell(f"d{self.scratch}")
-        self._fork_server = FORK_SERVER.get() if self.fork else None
+        self._fork_server = FORK_SERVER.get()
+        if self._fork_server is not None and not self.fork:
+            self._fork_server.kill()
+            self._fork_server = None
         if self._fork_server is not None:
             self._fork_server.log_to(logs.open(log_dir / "fork-server.log"))
         threading.Thread(target=self._watch, args=(self._stopped,), name="areal-lit-watch", daemon=True).start()

@@ -5,6 +5,7 @@ nothing of areal-lit, and start-up time is time to the first step.
 
     worker.py exec PARENT COMMAND...         become the command
     worker.py serve PARENT DESCRIPTOR NAME   read what to do from the socket and do it; the name is for `ps`
+    worker.py fork PARENT DESCRIPTOR NAME    be a fork server (``fork_server.py``), whose processes go on as if served
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def settle(orders: dict[str, Any]) -> None:
     os.environ.update(orders["env"])
     if "torch" in sys.modules and orders["num_threads"]:
         sys.modules["torch"].set_num_threads(orders["num_threads"])
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # else all would draw the same; the module `random` sees to it by itself
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # else all would draw the same; the module `random` sees to it by itself
 
 
 def rename(name: str) -> None:

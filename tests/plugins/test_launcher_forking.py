@@ -56,10 +56,11 @@ FINDS = (
 )
 
 
+@pytest.mark.slow
 def test_forked_processes_find_what_fresh_ones_find(modules):
     found = {}
-    with Local.warm_up(["launcher_targets"]):
-        for fork in (False, True):
+    for fork in (False, True):
+        with Local.warm_up(["launcher_targets"]):
             launcher = set_up(modules, fork=fork)
             group = start(launcher, num_threads=1)
             found[fork] = [answers(group, "evaluate", expression) for expression in FINDS]
@@ -83,7 +84,7 @@ def test_what_was_preloaded_is_there_from_the_start(modules):
 
 @pytest.mark.slow
 def test_forked_ranks_have_their_own_threads_and_random_numbers(modules):
-    with Local.warm_up(["launcher_targets", "torch"]):
+    with Local.warm_up(["launcher_targets", "torch", "numpy.random"]):
         launcher = set_up(modules)
         for num_threads in (1, 3):
             assert answers(start(launcher, num_threads=num_threads), "num_torch_threads") == [num_threads]
@@ -156,13 +157,43 @@ def test_processes_end_with_their_fork_server_and_say_so(modules):
         os.kill(launcher._fork_server.pid, signal.SIGKILL)
         death = deaths.get(timeout=20)
         assert (death.name, death.exit_code) == ("policy", -9)
-        assert "was killed with the process that it is forked from" in death.reason
+        assert "its fork server has ended" in death.reason
         assert isinstance(group.call("had", timeout_s=60)[0].exception(60), ProcessDied)
         late = start(launcher)
         assert isinstance(late.call("had", timeout_s=60)[0].exception(60), ProcessDied)
-        assert "forked from" in deaths.get(timeout=20).reason
+        assert "never began" in deaths.get(timeout=20).reason
         launcher.stop()
     assert await_gone([pid]) == []
+
+
+def test_a_process_that_cannot_be_forked_is_a_death_and_others_live_on(modules):
+    (modules / "unforkable.py").write_text(
+        "import os\nfork, times = os.fork, iter(range(9))\n"
+        "def failing():\n"
+        "    if next(times) == 1:\n        raise BlockingIOError('too many processes')\n    return fork()\n"
+        "os.fork = failing\n"
+    )
+    deaths = queue.SimpleQueue()
+    with Local.warm_up(["launcher_targets", "unforkable"]):
+        launcher = set_up(modules, deaths.put)
+        first, second, third = start(launcher), start(launcher), start(launcher)
+        assert isinstance(second.call("had", timeout_s=60)[0].exception(60), ProcessDied)
+        assert "could not fork" in deaths.get(timeout=20).reason
+        assert answers(first, "had", "unforkable") == answers(third, "had", "unforkable") == [True]
+        assert "too many processes" in (modules / "logs" / "fork-server.log").read_text()
+        launcher.stop()
+    assert deaths.empty()
+
+
+def test_a_process_that_is_given_up_before_it_begins_is_ended(modules):
+    (modules / "slow.py").write_text("import time; time.sleep(0.5)")
+    with Local.warm_up(["launcher_targets", "slow"]):
+        launcher = set_up(modules)
+        start(launcher).ranks[0].child.kill()
+        (pid,) = answers(start(launcher), "evaluate", "os.getpid()")
+        server = psutil.Process(launcher._fork_server.pid)
+        assert await_gone([child.pid for child in server.children() if child.pid != pid]) == []
+        launcher.stop()
 
 
 def test_stopping_waits_for_no_import(modules):

@@ -11,6 +11,9 @@ from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt
 
+MAX_EMPTY_ROWS = 10_000
+"""So many rows in a row without a sequence, and the run ends: there may be no other."""
+
 
 class OfflineBatches:
     """Encodes the next rows of data each step; offers what the loop asks of rollouts.
@@ -27,17 +30,33 @@ class OfflineBatches:
         self._taken: list[Prompt] = []
         self._num_tokens = 0
         self._num_rows = 0
+        self._num_empty = 0
 
     def next_batch(self, step: int) -> list[Group] | None:
-        """Groups of one row each; fewer at the end of the data, None after it."""
+        """Groups of one row each; fewer at the end of the data, None after it.
+
+        Rows that the algorithm makes nothing of are left out and counted. ValueError when there are only such.
+        """
         groups: list[Group] = []
         self._taken = []
+        num_empty = 0
         while len(groups) < self._groups_per_step:
             prompt = self._stream.next()
             if prompt is None:
                 break
             self._taken.append(prompt)
-            groups.append(encode_row(self._algorithm, prompt, self._codec))
+            group = encode_row(self._algorithm, prompt, self._codec)
+            if group.trajectories:
+                groups.append(group)
+                num_empty = 0
+                continue
+            self._num_empty += 1
+            num_empty += 1
+            if num_empty == MAX_EMPTY_ROWS:
+                raise ValueError(
+                    f"{type(self._algorithm).__name__} left out {num_empty} rows in a row, the last of them row "
+                    f"{prompt.row} of source {prompt.source!r}; see its max_length and too_long"
+                )
         self._num_rows += len(groups)
         self._num_tokens += sum(len(t.token_ids) for group in groups for t in group.trajectories)
         return groups or None
@@ -47,12 +66,13 @@ class OfflineBatches:
         self._stream.push_back(self._taken)
 
     def metrics(self) -> list[Metric]:
-        """Rows and tokens since the last call."""
+        """Rows and tokens trained on since the last call, and rows left out."""
         metrics = [
             Metric(name="data/rows", sum=self._num_rows, reduction="sum"),
             Metric(name="data/tokens", sum=self._num_tokens, reduction="sum"),
+            Metric(name="data/empty_rows", sum=self._num_empty, reduction="sum"),
         ]
-        self._num_rows = self._num_tokens = 0
+        self._num_rows = self._num_tokens = self._num_empty = 0
         return metrics
 
     def state_dict(self) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import BoolArray, IntArray, Trajectory
 from areal_lit_algorithms.aggregation import Aggregation, check_max_length, token_weights
+from areal_lit_algorithms.sequences import TooLong, as_trajectory, check_length, completed, length_rules
 
 if TYPE_CHECKING:
     from areal_lit.text import TextCodec
@@ -46,9 +47,10 @@ class SFT(Algorithm):
         *,
         completion_field: str = "completion",
         max_length: int | None = None,
-        too_long: Literal["raise", "drop", "truncate"] = "raise",
+        too_long: TooLong = "raise",
         aggregation: Aggregation = "token_mean",
     ) -> None:
+        check_length(max_length)
         if aggregation == "constant":
             check_max_length(aggregation, max_length)
         self.completion_field = completion_field
@@ -57,12 +59,7 @@ class SFT(Algorithm):
         self.aggregation = aggregation
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
-        budget = trainer.policy.strategy.max_tokens_per_microbatch
-        if self.max_length is not None and self.max_length > budget:
-            yield (
-                f"max_length {self.max_length} does not fit policy.strategy.max_tokens_per_microbatch {budget}, and a "
-                "sequence is never split; raise the latter or lower the former"
-            )
+        yield from length_rules(trainer, self.max_length)
 
     def check(self, example: Example) -> None:
         """Raise ValueError unless the example holds a completion or is a conversation."""
@@ -76,28 +73,8 @@ class SFT(Algorithm):
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         """The row's sequence; empty if it is dropped, or truncated before its first trained token."""
         ids, mask = self._tokens(prompt, codec)
-        if is_long := self.max_length is not None and len(ids) > self.max_length:
-            if self.too_long == "raise":
-                raise ValueError(
-                    f"row {prompt.row} of {prompt.source} has {len(ids)} tokens, more than max_length "
-                    f"{self.max_length}; raise max_length, or set too_long to 'drop' or 'truncate'"
-                )
-            if self.too_long == "drop":
-                return []
-            ids, mask = ids[: self.max_length], mask[: self.max_length]
-        if not mask.any():
-            return []
-        n = len(ids)
-        return [
-            Trajectory(
-                token_ids=ids,
-                loss_mask=mask,
-                logprobs=np.zeros(n, dtype=np.float32),
-                versions=np.full(n, -1, dtype=np.int64),
-                prompt=prompt,
-                stop_reason="length" if is_long else "stop",
-            )
-        ]
+        made = as_trajectory(prompt, ids, mask, max_length=self.max_length, too_long=self.too_long)
+        return [] if made is None else [made]
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
         return batch
@@ -116,13 +93,9 @@ class SFT(Algorithm):
         except ValueError as error:
             raise ValueError(f"row {prompt.row} of {prompt.source} {error}") from error
         completion = prompt.fields.get(self.completion_field)
-        if completion is None:
-            ids, mask = _conversation(prompt, codec)
-        else:
-            start = codec.encode_prompt(prompt.example)
-            end = np.array(codec.end_token_ids[:1], dtype=np.int64)
-            ids = np.concatenate([start, codec.encode(completion), end])
-            mask = np.arange(len(ids)) >= len(start)
+        if completion is not None:
+            return completed(prompt, completion, codec)
+        ids, mask = _conversation(prompt, codec)
         mask[0] = False
         return ids, mask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,21 @@ from areal_lit.types import Example, Group, ModelSpec, Prompt, Trajectory
 
 
 class Rows(Algorithm):
-    """A sequence per row, as many tokens as its number and one; ``before`` is called with each row."""
+    """A sequence per row, as many tokens as its number and one, and none of rows in ``empty``.
+
+    ``before`` is called with each row.
+    """
 
     offline = True
 
-    def __init__(self, before: Callable[[int], None] = lambda row: None) -> None:
+    def __init__(self, before: Callable[[int], None] = lambda row: None, *, empty: Container[int] = ()) -> None:
         self.before = before
+        self.empty = empty
 
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         self.before(prompt.row)
+        if prompt.row in self.empty:
+            return []
         n = prompt.row + 2
         return [
             Trajectory(
@@ -47,10 +53,10 @@ class Rows(Algorithm):
         return {}
 
 
-def batches(algorithm: Rows, *, num_rows: int = 5) -> OfflineBatches:
+def batches(algorithm: Rows, *, num_rows: int = 5, num_epochs: int | None = 1) -> OfflineBatches:
     source = Source(examples=[Example(prompt=f"p{i}") for i in range(num_rows)])
     return OfflineBatches(
-        stream=PromptStream({"data": source}, seed=0, shuffle=False, num_epochs=1),
+        stream=PromptStream({"data": source}, seed=0, shuffle=False, num_epochs=num_epochs),
         algorithm=algorithm,
         codec=TextCodec(ModelSpec(path="unused")),
         groups_per_step=2,
@@ -70,7 +76,9 @@ def test_every_row_comes_once_and_the_last_batch_is_short() -> None:
 def test_rows_and_tokens_are_counted_between_calls() -> None:
     made = batches(Rows())
     made.next_batch(0)
-    assert {metric.name: metric.value for metric in made.metrics()} == {"data/rows": 2, "data/tokens": 5}
+    assert {metric.name: metric.value for metric in made.metrics()} == {
+        "data/rows": 2, "data/tokens": 5, "data/empty_rows": 0,
+    }  # fmt: skip
     assert {metric.value for metric in made.metrics()} == {0}
 
 
@@ -80,6 +88,18 @@ def test_the_position_is_taken_back() -> None:
     again = batches(Rows())
     again.load_state_dict(made.state_dict())
     assert rows(again.next_batch(1)) == [2, 3]
+
+
+def test_rows_that_give_nothing_are_replaced_and_counted() -> None:
+    made = batches(Rows(empty={0, 2, 4}))
+    assert rows(made.next_batch(0)) == [1, 3]
+    assert {metric.name: metric.value for metric in made.metrics()}["data/empty_rows"] == 2
+    assert made.next_batch(1) is None
+
+
+def test_data_of_such_rows_alone_ends_the_run() -> None:
+    with pytest.raises(ValueError, match=r"Rows left out 10000 rows in a row, the last of them row 4 of source 'data'"):
+        batches(Rows(empty=range(5)), num_epochs=None).next_batch(0)
 
 
 def test_a_bad_row_is_named() -> None:

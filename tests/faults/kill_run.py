@@ -47,7 +47,7 @@ BALLAST_BYTES = 32 * 2**20
 """Added to a checkpoint during whose writing the blow falls: on its way to disk for some tenths of a second."""
 
 HELD_PROMPT = 22
-"""Admitted with version 3: its reward is being computed when a blow falls on a reward worker at step 4 or 5."""
+"""Admitted with version 3: its reward is being computed when a blow falls on a reward worker at step 4 or later."""
 
 
 class History(RunLogger):

@@ -46,7 +46,7 @@ def end(process: subprocess.Popen[str], directory: Path) -> tuple[int, str]:
     finally:
         process.kill()
         left = what_stays(directory)
-    assert left == []
+    assert left == [], left
     return process.returncode, told
 
 

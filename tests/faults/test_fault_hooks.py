@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_parts import Rows, Trained, Wayward, small
+from fault_parts import Rows, Trained, small
+from misbehaving import Wayward
 
 from areal_lit import Checkpoint, Evaluation, hookimpl
 from areal_lit.contracts import Callback

@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from fault_parts import Misbehaving, Rows, Trained, gone, small
+from fault_parts import Rows, Trained, gone, small
+from misbehaving import Misbehaving
 
 from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding

@@ -12,7 +12,7 @@ from fault_parts import small
 
 @pytest.mark.slow
 def test_a_directory_in_use_is_refused_and_loses_nothing(tmp_path: Path) -> None:
-    wait = {"class_path": "fault_parts.WaitFor", "init_args": {"path": str(tmp_path)}}
+    wait = {"class_path": "signalling.WaitFor", "init_args": {"path": str(tmp_path)}}
     first = start(tmp_path, callbacks=[wait], checkpoint={"every_steps": 1, "export_hf": False})
     try:
         deadline = time.monotonic() + 60

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fault_parts import Rows, Trained, Wayward, small
+from fault_parts import Rows, Trained, small
+from misbehaving import Wayward
 
 FAILING = ("raises", "exits", "hangs", "text", "short", "nan", "outside")
 
@@ -61,5 +62,5 @@ def test_a_workflow_that_always_fails_ends_the_run_by_its_reason(
 @pytest.mark.slow
 def test_a_workflow_that_blocks_the_event_loop_is_named_by_its_line(tmp_path: Path) -> None:
     run = small(tmp_path, workflow=Wayward("blocks"), rollout={"wait_timeout_s": 0.5})
-    with pytest.raises(TimeoutError, match=r"groups of step 0 .* blocks in .*fault_parts.py, line \d+, blocks the"):
+    with pytest.raises(TimeoutError, match=r"groups of step 0 .* blocks in .*misbehaving.py, line \d+, blocks the"):
         run.fit()

@@ -13,7 +13,7 @@ from command import checkpoints, end, start
 def signals(phase: str, step: int, *names: str) -> dict[str, object]:
     """A callback for the recipe."""
     return {
-        "class_path": "fault_parts.SignalIn",
+        "class_path": "signalling.SignalIn",
         "init_args": {"phase": phase, "step": step, "signals": list(names)},
     }  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_two_signals_end_it_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_signal_while_it_starts_ends_it_at_once(tmp_path: Path) -> None:
-    code, told = end(start(tmp_path, data={"class_path": "fault_parts.SignalAtStart"}), tmp_path)
+    code, told = end(start(tmp_path, data={"class_path": "signalling.SignalAtStart"}), tmp_path)
     assert (code, told) == (130, "interrupted\n")
     assert not (tmp_path / "run" / "config.yaml").exists()
 

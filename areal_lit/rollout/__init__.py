@@ -2,5 +2,6 @@
 
 from areal_lit.rollout.loop import RolloutLoop
 from areal_lit.rollout.settings import Rollout, RolloutDefaults
+from areal_lit.rollout.warmup import Warmup
 
-__all__ = ["Rollout", "RolloutDefaults", "RolloutLoop"]
+__all__ = ["Rollout", "RolloutDefaults", "RolloutLoop", "Warmup"]

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from areal_lit.contracts.data import Source
 from areal_lit.contracts.reward import Reward
@@ -27,6 +28,20 @@ from areal_lit.staleness import capacity, is_stale
 from areal_lit.types import Group, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A group that a step may consume.
+
+    Args:
+        oldest_version: of its tokens; None if it has none.
+        max_new_tokens: what each of its episodes was given.
+    """
+
+    group: Group
+    oldest_version: int | None
+    max_new_tokens: int
 
 
 class Admission:
@@ -56,7 +71,7 @@ class Admission:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, Prompt] = {}
         self._running_since: dict[int, float] = {}
-        self._ready: list[tuple[Group, int | None]] = []
+        self._ready: list[Ready] = []
         self._rejections = Rejections(settings.rejection_limit)
         self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
@@ -65,6 +80,7 @@ class Admission:
         self.is_interrupted = False
         self.is_open = False
         self.num_consumed = 0
+        self.num_steps = 0
         self.taken: list[Group] = []
         self.counters = RolloutCounters()
         self.finished: deque[Group] = deque()
@@ -72,11 +88,12 @@ class Admission:
     async def take(self, step: int) -> list[Group]:
         """The groups of ``step``; fewer, or none, at the end of the data; none after ``interrupt``.
 
-        Waits for ``groups_per_step`` ready groups, and in deterministic mode for all that run. Raises RuntimeError
-        when none can come any more, and when the data ended and no group of it could be trained on.
+        Waits for as many ready groups as the step takes, and in deterministic mode for all that run. Raises
+        RuntimeError when none can come any more, and when the data ended and no group of it could be trained on.
         """
         self.is_open = True
-        wanted = self._settings.groups_per_step
+        self.num_steps = step
+        wanted = self._wanted
         while not self.is_interrupted:
             self._drop_stale(step)
             if not self._deterministic or not self._running:
@@ -96,6 +113,7 @@ class Admission:
         """What the last ``take`` consumed was not trained on: its prompts are pending again."""
         self._stream.push_back(group.prompt for group in self.taken)
         self.num_consumed -= len(self.taken)
+        self.num_steps -= bool(self.taken)
         self.taken = []
 
     def interrupt(self) -> None:
@@ -131,7 +149,7 @@ class Admission:
 
     def pending(self) -> list[Prompt]:
         """Prompts in flight or ready, in order of their ids."""
-        prompts = [*self._running.values(), *(group.prompt for group, _ in self._ready)]
+        prompts = [*self._running.values(), *(ready.group.prompt for ready in self._ready)]
         return sorted(prompts, key=lambda prompt: prompt.prompt_id)
 
     @property
@@ -149,7 +167,7 @@ class Admission:
 
     def missing(self) -> str:
         """What a step still waits for, for people; an approximate view from any thread."""
-        wanted = self._settings.groups_per_step
+        wanted = self._wanted
         since = list(self._running_since.values())
         eldest = f"; {len(since)} running, the oldest for {time.monotonic() - since[0]:.0f} s" if since else ""
         return f"{max(0, wanted - len(self._ready))} of {wanted} groups{eldest}"
@@ -167,10 +185,10 @@ class Admission:
     async def _run(self, prompt: Prompt) -> None:
         self._running_since[prompt.prompt_id] = time.monotonic()
         source = self._sources[prompt.source]
-        sampling = source.sampling or self._settings.sampling
+        sampling = self._settings.sampling_at(self._services.version, source.sampling or self._settings.sampling)
         plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
         finished = await self._runner.run(plan)
-        if not self._file(finished, needs_reward=plan.reward is not None):
+        if not self._file(finished, plan):
             self._stream.outcomes.add(prompt, finished.group.rewards)
         del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
         if self._has_failed:
@@ -188,50 +206,61 @@ class Admission:
 
     def _wake(self) -> None:
         """Unblock ``take`` when it can go on: once per batch, not per group."""
-        enough = len(self._ready) >= self._settings.groups_per_step and not self._deterministic
+        enough = len(self._ready) >= self._wanted and not self._deterministic
         if self._waiter is not None and not self._waiter.done() and (enough or not self._running):
             self._waiter.set_result(None)
 
     def _consume(self, count: int, step: int) -> list[Group]:
         if self._deterministic:
-            self._ready.sort(key=lambda entry: entry[0].group_id)
+            self._ready.sort(key=lambda ready: ready.group.group_id)
         taken, self._ready = self._ready[:count], self._ready[count:]
         self.num_consumed += count
+        self.num_steps += bool(count)
         self._rejections.note_consumed()
-        self.counters.num_stale_kept += sum(self._is_stale(oldest, step) for _, oldest in taken)
-        self.taken = [group for group, _ in taken]
+        self.counters.num_stale_kept += sum(self._is_stale(ready, step) for ready in taken)
+        if self._settings.length_warmup is not None:
+            self.counters.budgets += [ready.max_new_tokens for ready in taken]
+        self.taken = [ready.group for ready in taken]
         for group in self.taken:
             self._stream.outcomes.add(group.prompt, group.rewards)
         self._stream.outcomes.close_step()
         return self.taken
 
-    def _is_stale(self, oldest: int | None, step: int) -> bool:
-        return is_stale(step=step, oldest_version=oldest, max_staleness=self._settings.max_staleness)
+    def _is_stale(self, ready: Ready, step: int) -> bool:
+        return is_stale(step=step, oldest_version=ready.oldest_version, max_staleness=self._settings.max_staleness)
 
     def _drop_stale(self, step: int) -> None:
         """Ready groups too old for this step give their prompts back, to be rolled out again."""
         if self._settings.stale_groups == "keep":
             return
-        stale = [group for group, oldest in self._ready if self._is_stale(oldest, step)]
+        stale = [ready for ready in self._ready if self._is_stale(ready, step)]
         if stale:
-            self._ready = [entry for entry in self._ready if not self._is_stale(entry[1], step)]
-            self._stream.push_back(group.prompt for group in stale)
+            self._ready = [ready for ready in self._ready if not self._is_stale(ready, step)]
+            self._stream.push_back(ready.group.prompt for ready in stale)
             for _ in stale:
                 self._reject("stale")
 
+    @property
+    def _wanted(self) -> int:
+        """Groups of the next step."""
+        return self._settings.groups_at(self.num_steps)
+
     def _capacity(self) -> int:
+        # of steps consumed, not of groups: a run resumed with steps of another size goes on at the same step
+        accepted = self._settings.groups_before(self.num_steps) + len(self._ready)
         return capacity(
-            version=self._services.version, accepted=self.num_consumed + len(self._ready), running=len(self._running),
-            groups_per_step=self._settings.groups_per_step, max_staleness=self._settings.max_staleness,
+            version=self._services.version, accepted=accepted, running=len(self._running),
+            groups_before=self._settings.groups_before, max_staleness=self._settings.max_staleness,
             max_concurrent=self._settings.concurrency,
         )  # fmt: skip
 
-    def _file(self, finished: FinishedGroup, *, needs_reward: bool) -> bool:
+    def _file(self, finished: FinishedGroup, plan: GroupPlan) -> bool:
         """Count a group and file it as ready or rejected; whether it is ready.
 
         What this raises ends the run, its prompt still pending.
         """
         counters, group = self.counters, finished.group
+        needs_reward = plan.reward is not None
         counters.num_finished += 1
         counters.num_retries += finished.num_retries
         counters.num_failed += len(finished.failures)
@@ -251,7 +280,8 @@ class Admission:
             )  # fmt: skip
         else:
             self._rejections.note_accepted()
-            self._ready.append((group, group.oldest_version))
+            budget = plan.sampling.max_new_tokens
+            self._ready.append(Ready(group=group, oldest_version=group.oldest_version, max_new_tokens=budget))
             return True
         return False
 

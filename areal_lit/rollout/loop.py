@@ -111,8 +111,8 @@ class RolloutLoop:
     def next_batch(self, step: int) -> list[Group] | None:
         """The groups that ``step`` trains on; fewer at the very end of the data, None after it or an ``interrupt``.
 
-        Waits for ``groups_per_step`` groups; unblocked by the last of them, by the end of the data, by ``interrupt``,
-        or by ``fail``.
+        Waits for as many groups as the step takes; unblocked by the last of them, by the end of the data, by
+        ``interrupt``, or by ``fail``.
         Raises RuntimeError when no group can come any more: the failure budget is spent, all are rejected, or
         admission is closed at this version.
         """
@@ -129,7 +129,7 @@ class RolloutLoop:
             groups, counters = self._thread.run(
                 take(),
                 timeout_s=self._settings.wait_timeout_s,
-                what=f"the {self._settings.groups_per_step} groups of step {step} (rollout.wait_timeout_s)",
+                what=f"the {self._settings.groups_at(step)} groups of step {step} (rollout.wait_timeout_s)",
                 describe=self._admission.describe,
             )
         self._metrics += counters
@@ -173,7 +173,7 @@ class RolloutLoop:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the data with what is pending, and how many groups were consumed: one consistent cut.
+        """Position in the data with what is pending, and how many groups and steps were consumed: one consistent cut.
 
         To be had after a failure too: it depends on nothing that may have failed but this process.
         """
@@ -182,7 +182,7 @@ class RolloutLoop:
             return {
                 "stream": self._stream.state_dict(self._admission.pending()),
                 "num_consumed": self._admission.num_consumed,
-                "groups_per_step": self._settings.groups_per_step,
+                "num_steps": self._admission.num_steps,
             }
 
         return self._call(look(), "the rollout state")
@@ -199,9 +199,8 @@ class RolloutLoop:
         """Take back ``state_dict`` before the first ``next_batch``: pending prompts run first, under their old ids."""
         assert not self._admission.is_open, "rollouts run already; load before the first next_batch"
         self._stream.load_state_dict(state["stream"])
-        # admission counts steps in groups: a run resumed with another groups_per_step goes on at the same step
-        steps, rest = divmod(int(state["num_consumed"]), int(state["groups_per_step"]))
-        self._admission.num_consumed = steps * self._settings.groups_per_step + rest
+        self._admission.num_consumed = int(state["num_consumed"])
+        self._admission.num_steps = int(state["num_steps"])
 
     def _call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
         return self._thread.run(

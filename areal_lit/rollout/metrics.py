@@ -20,6 +20,8 @@ class RolloutCounters:
         self.num_failed = 0
         self.num_dropped = 0
         self.num_stale_kept = 0
+        self.budgets: list[int] = []
+        """``max_new_tokens`` of each consumed group, during a warm-up of lengths."""
 
     def take(self, *, running: int, ready: int, budget_used: float) -> list[Metric]:
         """Metrics since the last call; the counters start again."""
@@ -33,6 +35,8 @@ class RolloutCounters:
             **{f"rollout/rejected/{reason}": count for reason, count in sorted(self.rejected.items())},
         }
         metrics = [Metric(name=name, sum=float(value), reduction="sum") for name, value in sums.items()]
+        if self.budgets:
+            metrics.append(Metric(name="rollout/max_new_tokens", sum=sum(self.budgets), count=len(self.budgets)))
         self.__init__()  # type: ignore[misc]
         levels = {"running": running, "ready": ready, "failure_budget_used": budget_used}
         return [*metrics, *(Metric(name=f"rollout/{name}", sum=value) for name, value in levels.items())]
@@ -65,6 +69,7 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
         Metric(
             name="rollout/equal_rewards", sum=sum(len(r) > 0 and min(r) == max(r) for r in rewards), count=len(groups)
         ),
+        Metric(name="rollout/groups", sum=len(groups), reduction="sum"),
         Metric(name="rollout/length", sum=length, count=num),
         Metric(name="rollout/tokens", sum=length, reduction="sum"),
         Metric(name="rollout/prompt_tokens", sum=generated.size - length, reduction="sum"),

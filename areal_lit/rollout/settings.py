@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, final
 
 from areal_lit.hookspecs import hookimpl
 from areal_lit.rollout.limits import PromptTooLong
+from areal_lit.rollout.warmup import Warmup
 from areal_lit.types import Prompt, Sampling
 
 
@@ -15,6 +17,9 @@ class Rollout:
 
     Args:
         groups_per_step: prompts whose groups one training step consumes.
+        groups_warmup: from fewer groups per step, over the first steps.
+        length_warmup: from a smaller ``max_new_tokens``, over the first versions of the weights: until it is over, no
+            training episode is given more, whatever its source says. Evaluations always have their full length.
         samples_per_group: episodes per prompt.
         sampling: how tokens are drawn; a data source may bring its own.
         max_staleness: a step trains on no token older than this many steps. 0 is synchronous.
@@ -53,6 +58,8 @@ class Rollout:
         wait_timeout_s: float = 1800.0,
         when_exhausted: Literal["next_epoch", "end"] = "next_epoch",
         num_epochs: int | None = None,
+        groups_warmup: Warmup | None = None,
+        length_warmup: Warmup | None = None,
     ) -> None:
         for name, value, ok, rule in (
             ("groups_per_step", groups_per_step, groups_per_step >= 1, ">= 1"),
@@ -78,6 +85,12 @@ class Rollout:
         ):
             if choice not in choices:
                 raise ValueError(f"rollout.{name} must be {' or '.join(choices)}, got {choice}")
+        for name, warmup, full_name, full in (
+            ("groups_warmup", groups_warmup, "groups_per_step", groups_per_step),
+            ("length_warmup", length_warmup, "sampling.max_new_tokens", sampling.max_new_tokens),
+        ):
+            if warmup is not None and warmup.start > full:
+                raise ValueError(f"rollout.{name}.start must be at most {full_name} {full}, got {warmup.start}")
         self.groups_per_step = groups_per_step
         self.samples_per_group = samples_per_group
         self.sampling = sampling
@@ -94,6 +107,29 @@ class Rollout:
         self.wait_timeout_s = wait_timeout_s
         self.when_exhausted = when_exhausted
         self.num_epochs = num_epochs
+        self.groups_warmup = groups_warmup
+        self.length_warmup = length_warmup
+
+    def groups_at(self, step: int) -> int:
+        """Groups that a step consumes."""
+        return self.groups_per_step if self.groups_warmup is None else self.groups_warmup.at(step, self.groups_per_step)
+
+    def groups_before(self, step: int) -> int:
+        """Groups that all steps before this one consume together."""
+        if self.groups_warmup is None:
+            return step * self.groups_per_step
+        return self.groups_warmup.total(step, self.groups_per_step)
+
+    def sampling_at(self, version: int, sampling: Sampling) -> Sampling:
+        """How tokens are drawn in an episode that begins under a version of the weights.
+
+        Args:
+            sampling: what it is after the warm-up.
+        """
+        if self.length_warmup is None or version >= self.length_warmup.steps:
+            return sampling
+        longest = self.length_warmup.at(version, self.sampling.max_new_tokens)
+        return replace(sampling, max_new_tokens=min(longest, sampling.max_new_tokens))
 
     @property
     def concurrency(self) -> int:

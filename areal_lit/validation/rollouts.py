@@ -105,3 +105,6 @@ def offline_rules(trainer: Trainer) -> Iterator[str]:
             f"{type(trainer.algorithm).__name__} learns from data alone and uses no inference or transport; "
             "remove them from the recipe"
         )
+    for name in ("groups_warmup", "length_warmup"):
+        if getattr(trainer.rollout, name) is not None:
+            yield f"rollout.{name} is given, but {type(trainer.algorithm).__name__} learns without rollouts; remove it"

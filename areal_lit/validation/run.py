@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ def run_rules(trainer: Trainer) -> Iterator[str]:
 
 def _minibatch_rules(trainer: Trainer) -> Iterator[str]:
     """Of unequal mini-batches, each a step of the optimizer, the small ones would give their samples more weight."""
-    wanted = trainer.num_minibatches
-    samples = trainer.rollout.groups_per_step * (1 if trainer.algorithm.offline else trainer.rollout.samples_per_group)
+    wanted, rollout = trainer.num_minibatches, trainer.rollout
+    per_group = 1 if trainer.algorithm.offline else rollout.samples_per_group
+    samples = rollout.groups_per_step * per_group
     if wanted > samples:
         yield f"num_minibatches {wanted} is more than the {samples} samples of a step; lower it"
     elif samples % wanted:
@@ -43,3 +45,11 @@ def _minibatch_rules(trainer: Trainer) -> Iterator[str]:
             f"num_minibatches {wanted} does not divide the {samples} samples of a step (groups_per_step times "
             f"samples_per_group); set it to {nearest}"
         )
+    elif (warmup := rollout.groups_warmup) is not None:
+        sizes = (warmup.at(step, rollout.groups_per_step) * per_group for step in range(warmup.steps))
+        if unfit := next((size for size in sizes if size % wanted), None):
+            multiple = wanted // math.gcd(wanted, per_group)
+            yield (
+                f"num_minibatches {wanted} does not divide the {unfit} samples of a step of the warm-up; set start and "
+                f"multiple_of of rollout.groups_warmup to multiples of {multiple}"
+            )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from areal_lit.rollout import Rollout, RolloutDefaults
+from areal_lit.rollout import Rollout, RolloutDefaults, Warmup
 from areal_lit.types import Example, Prompt
 
 
@@ -45,3 +48,41 @@ def test_default_retries_then_drops() -> None:
     prompt = Prompt(prompt_id=0, source="a", row=0, epoch=0, example=Example(prompt=""))
     decisions = [defaults.rollout_error(prompt=prompt, error=OSError(), attempt=n) for n in (1, 2, 3)]
     assert decisions == ["retry", "retry", "drop"]
+
+
+@given(full=st.integers(1, 40), start=st.integers(1, 40), steps=st.integers(1, 30), num_steps=st.integers(0, 50))
+def test_a_warm_up_grows_to_its_full_value_and_its_total_is_the_sum(
+    full: int, start: int, steps: int, num_steps: int
+) -> None:
+    warmup = Warmup(start=min(start, full), steps=steps)
+    values = [warmup.at(step, full) for step in range(num_steps)]
+    assert values == sorted(values)
+    assert all(value == full for value in values[steps:])
+    assert values[:1] in ([], [warmup.start])
+    assert warmup.total(num_steps, full) == sum(values)
+
+
+def test_values_on_the_way_are_multiples() -> None:
+    warmup = Warmup(start=4, steps=5, multiple_of=4)
+    assert [warmup.at(step, 18) for step in range(7)] == [4, 4, 8, 12, 12, 18, 18]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Warmup(start=0, steps=1), "start of a warm-up must be >= 1, got 0"),
+        (lambda: Warmup(start=1, steps=0), "steps of a warm-up must be >= 1, got 0"),
+        (lambda: Warmup(start=3, steps=1, multiple_of=2), "must be a multiple of 2, got 3"),
+        (
+            lambda: Rollout(groups_per_step=4, samples_per_group=1, groups_warmup=Warmup(start=5, steps=1)),
+            "rollout.groups_warmup.start must be at most groups_per_step 4, got 5",
+        ),
+        (
+            lambda: Rollout(groups_per_step=4, samples_per_group=1, length_warmup=Warmup(start=300, steps=1)),
+            "rollout.length_warmup.start must be at most sampling.max_new_tokens 256, got 300",
+        ),
+    ],
+)
+def test_a_warm_up_that_cannot_be_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from areal_lit.rollout import Rollout, Warmup
 from areal_lit.staleness import capacity, is_stale
 
 
@@ -24,7 +25,7 @@ from areal_lit.staleness import capacity, is_stale
 )
 def test_capacity_by_hand(version: int, accepted: int, running: int, max_concurrent: int, expected: int) -> None:
     got = capacity(
-        version=version, accepted=accepted, running=running, groups_per_step=4, max_staleness=2,
+        version=version, accepted=accepted, running=running, groups_before=lambda step: 4 * step, max_staleness=2,
         max_concurrent=max_concurrent,
     )  # fmt: skip
     assert got == expected
@@ -40,9 +41,7 @@ def test_stale_is_more_than_max_staleness_steps() -> None:
 class Simulation:
     """Groups as the version they began with; ``step`` consumes, ``version`` follows every ``interval`` steps."""
 
-    groups_per_step: int
-    max_staleness: int
-    max_concurrent: int
+    rollout: Rollout
     interval: int
     step: int = 0
     version: int = 0
@@ -55,7 +54,8 @@ class Simulation:
     def admit(self) -> None:
         room = capacity(
             version=self.version, accepted=self.accepted, running=len(self.running),
-            groups_per_step=self.groups_per_step, max_staleness=self.max_staleness, max_concurrent=self.max_concurrent,
+            groups_before=self.rollout.groups_before, max_staleness=self.rollout.max_staleness,
+            max_concurrent=self.rollout.concurrency,
         )  # fmt: skip
         self.running += [self.version] * room
 
@@ -68,14 +68,17 @@ class Simulation:
 
     def consume(self) -> None:
         fresh = [
-            v for v in self.ready if not is_stale(step=self.step, oldest_version=v, max_staleness=self.max_staleness)
+            v
+            for v in self.ready
+            if not is_stale(step=self.step, oldest_version=v, max_staleness=self.rollout.max_staleness)
         ]
         self.num_stale += len(self.ready) - len(fresh)
         self.accepted -= len(self.ready) - len(fresh)
         self.ready = fresh
-        if len(self.ready) < self.groups_per_step:
+        wanted = self.rollout.groups_at(self.step)
+        if len(self.ready) < wanted:
             return
-        taken, self.ready = self.ready[: self.groups_per_step], self.ready[self.groups_per_step :]
+        taken, self.ready = self.ready[:wanted], self.ready[wanted:]
         self.consumed_ages += [self.step - v for v in taken]
         self.step += 1
         if self.step % self.interval == 0:
@@ -87,11 +90,14 @@ moves = st.lists(st.tuples(st.sampled_from(["admit", "finish", "reject", "consum
 
 @st.composite
 def simulations(draw: st.DrawFn) -> Simulation:
-    max_staleness = draw(st.integers(0, 4))
-    return Simulation(
-        groups_per_step=draw(st.integers(1, 5)), max_staleness=max_staleness, max_concurrent=draw(st.integers(1, 30)),
-        interval=draw(st.integers(1, max_staleness + 1)),
+    """Steps of one size, or of sizes that grow."""
+    max_staleness, groups = draw(st.integers(0, 4)), draw(st.integers(1, 9))
+    warmups = st.builds(Warmup, start=st.integers(1, groups), steps=st.integers(1, 12))
+    rollout = Rollout(
+        groups_per_step=groups, samples_per_group=1, max_staleness=max_staleness,
+        max_concurrent=draw(st.integers(1, 30)), groups_warmup=draw(st.none() | warmups),
     )  # fmt: skip
+    return Simulation(rollout=rollout, interval=draw(st.integers(1, max_staleness + 1)))
 
 
 def play(run: Simulation, played: list[tuple[str, int]], *, in_order: bool) -> None:
@@ -108,7 +114,7 @@ def play(run: Simulation, played: list[tuple[str, int]], *, in_order: bool) -> N
 @given(run=simulations(), played=moves)
 def test_consumed_tokens_are_never_older_than_the_bound(run: Simulation, played: list[tuple[str, int]]) -> None:
     play(run, played, in_order=False)
-    assert all(0 <= age <= run.max_staleness for age in run.consumed_ages)
+    assert all(0 <= age <= run.rollout.max_staleness for age in run.consumed_ages)
 
 
 @given(run=simulations(), played=moves)
@@ -121,7 +127,7 @@ def test_admission_alone_keeps_the_bound_when_groups_finish_in_order(
 
 @given(run=simulations(), rounds=st.integers(1, 12))
 def test_a_run_never_stalls(run: Simulation, rounds: int) -> None:
-    for _ in range(rounds * run.groups_per_step * 2):
+    for _ in range(rounds * run.rollout.groups_per_step * 2):
         run.admit()
         run.finish(0, accept=True)
         run.consume()

@@ -11,6 +11,7 @@ import pytest
 from areal_lit import Evaluation, Role, Rollout, Sampling, Trainer, WeightSync, recipes
 from areal_lit.checkpointing import Best, Checkpoint
 from areal_lit.contracts import DataModule, Reward, Source
+from areal_lit.rollout import Warmup
 from areal_lit.testing import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, ModelSpec
@@ -113,6 +114,18 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "minibatches": (lambda: {"num_minibatches": 9}, "num_minibatches 9 is more than the 8 samples of a step"),
     "uneven minibatches": (
         lambda: {"num_minibatches": 3}, "num_minibatches 3 does not divide the 8 samples of a step (groups_per_step"
+    ),
+    "uneven minibatches of a warm-up": (
+        lambda: {"num_minibatches": 4, "rollout": rollout(groups_warmup=Warmup(start=1, steps=3))},
+        "num_minibatches 4 does not divide the 2 samples of a step of the warm-up; set start and multiple_of of "
+        "rollout.groups_warmup to multiples of 2",
+    ),
+    "warm-up of no rollouts": (
+        lambda: {
+            "algorithm": SFT(), "inference": None, "transport": None,
+            "rollout": rollout(length_warmup=Warmup(start=1, steps=3)),
+        },
+        "rollout.length_warmup is given, but SFT learns without rollouts; remove it",
     ),
     "no minibatch": (lambda: {"num_minibatches": 0}, "num_minibatches must be >= 1, got 0"),
     "inference": (lambda: {"inference": None}, "inference is missing: GRPO learns from rollouts"),

@@ -119,18 +119,23 @@ def test_fewer_groups_teach_nothing_than_under_uniform_sampling():
 
 @pytest.mark.slow
 def test_a_deterministic_run_resumes_bit_for_bit(tmp_path: Path):
-    """With filters, so that what is rejected counts too, and little data, so that much comes again."""
+    """With filters, so that what is rejected counts too; little data, so that much comes again; steps that grow."""
+
+    data = {
+        "class_path": "curriculum",
+        "init_args": {"data": {"class_path": "arithmetic", "init_args": {"num_examples": 24, "num_eval": 0}}},
+    }
+    fixed = {
+        "runs_dir": str(tmp_path), "deterministic": True, "data": data, "filters": ["equal_rewards"],
+        "loggers": [{"class_path": "samples", "init_args": {"groups_per_step": 4}}],
+        "rollout": {
+            "groups_per_step": 4, "samples_per_group": 4, "groups_warmup": {"start": 2, "steps": 7},
+            "length_warmup": {"start": 2, "steps": 7},
+        },
+    }  # fmt: skip
 
     def rows(*changed: str, resume: str | None = None) -> list[str]:
-        trainer = recipes.load(
-            "quickstart_inline",
-            overrides=[
-                f"runs_dir={tmp_path}", "deterministic=true", "rollout.groups_per_step=4",
-                "rollout.samples_per_group=4", 'data={"class_path": "curriculum", "init_args": {"data": {"class_path": '
-                '"arithmetic", "init_args": {"num_examples": 24, "num_eval": 0}}}}', 'filters=["equal_rewards"]',
-                'loggers=["samples"]', *changed,
-            ],
-        )  # fmt: skip
+        trainer = recipes.load("quickstart_inline", fixed, overrides=changed)
         return (trainer.fit(resume=resume) / "samples.jsonl").read_text().splitlines()
 
     whole = rows("name=whole", "max_steps=8")

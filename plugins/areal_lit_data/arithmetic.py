@@ -17,8 +17,9 @@ DELTAS = (-10, -2, -1, 1, 2, 10)
 class Arithmetic(DataModule):
     """Arithmetic problems made on access; training and evaluation never share one.
 
-    Fields: ``answer`` ("85") and ``completion``, the same unless ``noise`` made it wrong. All distinct problems are
-    passed in shuffled order before one comes again, with noise drawn afresh.
+    Fields: ``answer`` ("85") and ``completion``, the same unless ``noise`` made it wrong; with ``pairs`` also
+    ``chosen``, the answer, and ``rejected``, a wrong one. All distinct problems are passed in shuffled order before one
+    comes again, with wrong numbers drawn afresh.
 
     Args:
         digits: of each operand, at most; operands start at 0.
@@ -26,7 +27,8 @@ class Arithmetic(DataModule):
         num_examples: length of an epoch.
         num_eval: distinct problems held out for evaluation; 0 for none.
         noise: share of training completions that are wrong by a small amount (for `sft`).
-        seed: of the order, the split and the noise.
+        pairs: give each problem a right and a wrong completion (for `dpo` and `reward_model`).
+        seed: of the order, the split and what is wrong.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Arithmetic(DataModule):
         num_examples: int = 100_000,
         num_eval: int = 256,
         noise: float = 0.0,
+        pairs: bool = False,
         seed: int = 0,
     ) -> None:
         if not 1 <= digits <= 9:
@@ -55,6 +58,7 @@ class Arithmetic(DataModule):
         self.num_examples = num_examples
         self.num_eval = num_eval
         self.noise = noise
+        self.pairs = pairs
         self.seed = seed
 
     def setup(self, codec: TextCodec) -> None:
@@ -106,14 +110,20 @@ class Problems(Sequence[Example]):
         which, right = divmod(problem, 10**self.task.digits)
         operator = self.task.operators[which]
         answer = {"+": left + right, "-": left - right, "*": left * right}[operator]
-        completion = answer
+        fields = {"answer": str(answer), "completion": str(answer)}
         if self.noise:
             draw = Random(f"{self.task.seed}/noise/{index}")
             if draw.random() < self.noise:
-                completion += draw.choice([delta for delta in DELTAS if answer < 0 or answer + delta >= 0])
-        return Example(
-            prompt=f"{left}{operator}{right}=", fields={"answer": str(answer), "completion": str(completion)}
-        )
+                fields["completion"] = _wrong(answer, draw)
+        if self.task.pairs:
+            fields["chosen"] = str(answer)
+            fields["rejected"] = _wrong(answer, Random(f"{self.task.seed}/rejected/{index}"))
+        return Example(prompt=f"{left}{operator}{right}=", fields=fields)
+
+
+def _wrong(answer: int, draw: Random) -> str:
+    """A number that is off by a small amount; none is negative unless the answer is."""
+    return str(answer + draw.choice([delta for delta in DELTAS if answer < 0 or answer + delta >= 0]))
 
 
 class Permutation:

@@ -99,7 +99,9 @@ class Columns:
         column = self.prompt or "prompt"
         text = row[column]
         if not isinstance(text, str):
-            raise ValueError(f"column {column!r} must hold text, got {type(text).__name__}")
+            raise ValueError(
+                f"column {column!r} must hold text, got {type(text).__name__}; chat messages are named by messages"
+            )
         return text
 
 

@@ -76,8 +76,8 @@ class GSM8K(RowData):
     def preview(self) -> Mapping[str, Preview]:
         if self.directory is None:
             return {}
-        rows = read_rows([f"{self.directory}/train.jsonl"], self.columns, PREVIEW_BYTES)
-        return {"gsm8k": self._preview(rows, name=f"{self.directory}/train.jsonl", make=self.example)}
+        rows = read_rows([f"{self.directory}/train.jsonl"], self.example, PREVIEW_BYTES)
+        return {"gsm8k": self._preview(rows, name=f"{self.directory}/train.jsonl")}
 
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows: Any
@@ -85,8 +85,8 @@ class GSM8K(RowData):
             rows = load_split(self.hub_id, split, subset="main")
             self.columns.check(rows.column_names)
         else:
-            rows = read_rows([f"{self.directory}/{split}.jsonl"], self.columns)
-        return self._source(rows, codec, name=f"gsm8k [{split}]", limit=limit, make=self.example)
+            rows = read_rows([f"{self.directory}/{split}.jsonl"], self.example)
+        return self._source(rows, codec, name=f"gsm8k [{split}]", limit=limit)
 
     def example(self, row: Row) -> Example:
         """A problem as an example. Raises ValueError when its solution does not end in ``#### number``."""

@@ -1,16 +1,17 @@
-"""JSON Lines files: one JSON object a line."""
+"""JSON Lines files: one JSON object a line, plain or gzipped."""
 
 from __future__ import annotations
 
 import glob
+import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from areal_lit.contracts import Preview, Source
 from areal_lit.text import TextCodec
-from areal_lit_data.columns import Columns, Row
+from areal_lit_data.columns import Row
 from areal_lit_data.rows import RowData
 
 PREVIEW_BYTES = 4 * 2**20
@@ -21,7 +22,7 @@ class Jsonl(RowData):
     """Rows of JSON Lines files, with columns named in the recipe.
 
     Args:
-        files: paths or glob patterns, read in this order (matches of a pattern by name).
+        files: paths or glob patterns, read in this order (matches of a pattern by name); ``.gz`` is unpacked.
         eval_files: the same per evaluation set.
         name: of the training source, in metrics.
     """
@@ -59,19 +60,21 @@ class Jsonl(RowData):
         if self.files:
             sources[self.name] = self.files
         return {
-            name: self._preview(read_rows(files, self.columns, PREVIEW_BYTES), name=", ".join(files))
+            name: self._preview(read_rows(files, self.example, PREVIEW_BYTES), name=", ".join(files))
             for name, files in sources.items()
         }
 
     def _load(self, patterns: Sequence[str], codec: TextCodec, limit: int | None) -> Source:
-        return self._source(read_rows(patterns, self.columns), codec, name=", ".join(patterns), limit=limit)
+        return self._source(read_rows(patterns, self.example), codec, name=", ".join(patterns), limit=limit)
 
 
-def read_rows(patterns: Sequence[str], columns: Columns | None = None, num_bytes: int | None = None) -> list[Row]:
+def read_rows(
+    patterns: Sequence[str], check: Callable[[Row], object] | None = None, num_bytes: int | None = None
+) -> list[Row]:
     """All rows of the files in order. Raises ValueError with file and line for the first bad one.
 
     Args:
-        columns: what each row must have.
+        check: called with each row; a ValueError of it is told with the row's place.
         num_bytes: read only the lines that begin within so many, over all files.
     """
     rows: list[Row] = []
@@ -91,8 +94,8 @@ def read_rows(patterns: Sequence[str], columns: Columns | None = None, num_bytes
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError(f"each line must be a JSON object, got {type(row).__name__}")
-                if columns is not None:
-                    columns.example(row)
+                if check is not None:
+                    check(row)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from error
             rows.append(row)
@@ -100,7 +103,7 @@ def read_rows(patterns: Sequence[str], columns: Columns | None = None, num_bytes
 
 
 def _text(path: Path, num_bytes: int | None) -> str:
-    with path.open("rb") as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         return (file.read(num_bytes) + file.readline()).decode("utf-8")
 
 

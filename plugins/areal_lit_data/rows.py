@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import PREVIEWED, DataModule, Preview, Source
@@ -79,23 +79,21 @@ class RowData(DataModule):
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
 
-    def _preview(self, rows: Sequence[Row], *, name: str, make: Callable[[Row], Example] | None = None) -> Preview:
+    def example(self, row: Row) -> Example:
+        """A row as an example, by its columns. Raises ValueError for what is missing or of the wrong type."""
+        return self.columns.example(row)
+
+    def _preview(self, rows: Sequence[Row], *, name: str) -> Preview:
         """What ``_source`` would hold first; ``rows`` may be the beginning of them."""
-        examples = RowExamples(rows[:PREVIEWED], make or self.columns.example)
+        examples = RowExamples(rows[:PREVIEWED], self.example)
         check_rows(examples, name)
         return Preview(examples=examples, max_prompt_tokens=self.max_prompt_tokens)
 
     def _source(
-        self,
-        rows: Sequence[Row],
-        codec: TextCodec,
-        *,
-        name: str,
-        limit: int | None,
-        make: Callable[[Row], Example] | None = None,
+        self, rows: Sequence[Row], codec: TextCodec, *, name: str, limit: int | None, keep: Sequence[int] | None = None
     ) -> Source:
-        """The rows that fit as a source; ``make`` is the example of a row, by default from its columns."""
-        examples = RowExamples(rows, make or self.columns.example)
+        """The rows that fit as a source; of all, or of those with the indices in ``keep``."""
+        examples = RowExamples(rows, self.example, keep)
         return Source(
             examples=select(examples, codec, name=name, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
-from areal_lit_data.arithmetic import Arithmetic, Permutation
+from areal_lit_data.arithmetic import DELTAS, Arithmetic, Permutation
 
 
 def examples(task, split="train"):
@@ -82,3 +82,14 @@ def test_noise_is_drawn_afresh_when_a_problem_comes_again():
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Arithmetic(**arguments)
+
+
+def test_pairs_have_a_right_and_a_wrong_completion() -> None:
+    data = Arithmetic(pairs=True, num_eval=8, seed=3)
+    for source in (*data.train().values(), *data.evaluation().values()):
+        for example in source.examples[:8]:
+            left, right = example.prompt.removesuffix("=").split("+")
+            assert example.fields["chosen"] == str(int(left) + int(right)) == example.fields["answer"]
+            wrong = int(example.fields["rejected"]) - int(example.fields["chosen"])
+            assert wrong in DELTAS
+    assert "chosen" not in Arithmetic().train()["arithmetic"].examples[0].fields

@@ -56,21 +56,15 @@ def _print(records: RunRecords, query: Query, num: int, is_json: bool) -> int:
     from areal_lit.cli.sample_text import describe
 
     index = records.samples()
-    try:
-        found = query.select(index)
-        chosen = (index.read(entry) for entry in found[-num:])
-        if is_json:
-            for sample in chosen:
-                print(msgspec.json.encode(sample).decode())
-        else:
-            for sample in chosen:
-                print(f"--- {describe(sample).plain}\n")
-        if not found:
-            print(why_none(records, index), file=sys.stderr)
-        elif len(found) > num > 0:
-            print(f"the last {num} of {len(found)}; --print 0 is all of them", file=sys.stderr)
-    finally:
-        index.close()
+    index.refresh()
+    found = query.select(index)
+    for entry in found[-num:]:
+        sample = entry.read()
+        print(msgspec.json.encode(sample).decode() if is_json else f"--- {describe(sample).plain}\n")
+    if not found:
+        print(why_none(records, index), file=sys.stderr)
+    elif len(found) > num > 0:
+        print(f"the last {num} of {len(found)}; --print 0 is all of them", file=sys.stderr)
     return 0
 
 

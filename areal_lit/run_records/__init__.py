@@ -4,11 +4,12 @@ from areal_lit.run_records.differences import differences
 from areal_lit.run_records.metrics import Curve, Metrics, read_metrics
 from areal_lit.run_records.pieces import Pieces, load_pieces
 from areal_lit.run_records.query import Query
+from areal_lit.run_records.records import Head, Sample, Tokens
 from areal_lit.run_records.run import RecordsError, RunRecords, find_runs
-from areal_lit.run_records.samples import Entry, Head, Sample, SampleIndex, Tokens, cut_samples
+from areal_lit.run_records.sample_index import Entry, SampleIndex
 
 __all__ = [
     "Curve", "Entry", "Head", "Metrics", "Pieces", "Query", "RecordsError",
     "RunRecords", "Sample", "SampleIndex", "Tokens",
-    "cut_samples", "differences", "find_runs", "load_pieces", "read_metrics",
+    "differences", "find_runs", "load_pieces", "read_metrics",
 ]  # fmt: skip

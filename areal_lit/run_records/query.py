@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from areal_lit.names import closest
+from areal_lit.run_records.records import Head
 from areal_lit.run_records.run import RecordsError
-from areal_lit.run_records.samples import Entry, Head, SampleIndex
+from areal_lit.run_records.sample_index import Entry, SampleIndex
 
 NUMBERS: Mapping[str, Callable[[Head], float | None]] = {
     "step": lambda head: head.step,
@@ -72,7 +73,7 @@ class Query:
         found = [entry for entry in index.entries if self._matches(entry.head)]
         if self.text:
             needle = self.text.casefold()
-            found = [entry for entry in found if needle in _searched(index, entry)]
+            found = [entry for entry in found if needle in _searched(entry)]
         return self._sorted(found) if self.sort else found
 
     def _matches(self, head: Head) -> bool:
@@ -90,8 +91,8 @@ class Query:
         return sorted(has_number, key=lambda e: number(e.head) or 0.0, reverse=self.is_descending) + rest
 
 
-def _searched(index: SampleIndex, entry: Entry) -> str:
-    sample = index.read(entry)
+def _searched(entry: Entry) -> str:
+    sample = entry.read()
     return " ".join(f"{sample.prompt_text} {sample.completion}".casefold().split())
 
 

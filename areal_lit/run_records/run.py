@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_lit.run_records.metrics import Metrics, read_metrics
-from areal_lit.run_records.samples import SampleIndex
+from areal_lit.run_records.sample_index import SampleIndex
 from areal_lit.secrets import redact
 
 RECORDS = ("config.yaml", "metrics.csv", "samples.jsonl")
@@ -33,12 +33,12 @@ class RunRecords:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not any((path / name).exists() for name in RECORDS):
+        if not _is_run(path):
             raise RecordsError(f"{path} holds no run: it has none of {', '.join(RECORDS)}; {_nearby(path)}")
 
     @property
     def name(self) -> str:
-        """The directory's name, or the path where that says more (``runs/x/evaluations/...``)."""
+        """The directory's name."""
         return self.path.resolve().name
 
     @cached_property
@@ -56,10 +56,8 @@ class RunRecords:
         return read_metrics(self.path / "metrics.csv")
 
     def samples(self) -> SampleIndex:
-        """The samples as they are now, to be closed by who asked."""
-        index = SampleIndex(self.path / "samples.jsonl")
-        index.refresh()
-        return index
+        """The samples, none of which is read before ``refresh``."""
+        return SampleIndex(self.path / "samples.jsonl")
 
 
 def find_runs(patterns: Sequence[str]) -> list[RunRecords]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from areal_lit.contracts import Algorithm, Preview, Reward
 from areal_lit.model_files import ModelFiles
+from areal_lit.readable import messages_of, whole_characters
 from areal_lit.types import Example
 from areal_lit.validation.lengths import sequence_limit
 from areal_lit.validation.walk import data_modules
@@ -67,8 +68,4 @@ def _prompt_rules(where: str, preview: Preview, model: ModelFiles, trainer: Trai
 
 def _text(example: Example) -> str:
     """The text of a prompt, any half of a surrogate pair replaced; what a chat template adds is not counted."""
-    if isinstance(example.prompt, str):
-        text = example.prompt
-    else:
-        text = "".join(str(message.get("content", "")) for message in example.prompt)
-    return text.encode(errors="replace").decode()
+    return whole_characters("".join(content for _, content in messages_of(example.prompt)))

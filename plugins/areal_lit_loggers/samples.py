@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from areal_lit.contracts import RunLogger
-from areal_lit.logs import MIB, BoundedFile
-from areal_lit.run_records import cut_samples
+from areal_lit.logs import MIB, BoundedFile, rotated
+from areal_lit.readable import messages_of, whole_characters
+from areal_lit.run_records import Head, Sample, Tokens
 from areal_lit.secrets import redact_text
 from areal_lit.types import Group, Trajectory
 
@@ -69,7 +72,7 @@ class Samples(RunLogger):
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         path = run_dir / self.file_name
-        cut_samples(path, step)
+        _forget_after(step, path)
         self._file = BoundedFile(path, max_bytes=int(self.max_mb * MIB), num_files=self.num_files)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -84,60 +87,83 @@ class Samples(RunLogger):
             return
         for group in groups[: self.groups_per_step]:
             for trajectory in _telling(group.trajectories, self.samples_per_group):
-                record = json.dumps(self._record(step, trajectory), ensure_ascii=False, allow_nan=False)
-                # half a surrogate pair cannot be UTF-8; its escape is the same character in JSON
-                self._file.write(f"{record}\n".encode(errors="backslashreplace"))
+                self._file.write(msgspec.json.encode(self._record(step, trajectory)) + b"\n")
 
     def close(self, status: str) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _record(self, step: int, trajectory: Trajectory) -> dict[str, Any]:
+    def _record(self, step: int, trajectory: Trajectory) -> Sample:
         prompt = trajectory.prompt.example.prompt
         versions = trajectory.versions[trajectory.versions >= 0]
-        return {
-            "step": step,
-            "source": trajectory.prompt.source,
-            "prompt_id": trajectory.prompt.prompt_id,
-            "sample": trajectory.sample,
-            "prompt": self._cut(prompt) if isinstance(prompt, str) else [self._message(message) for message in prompt],
-            "completion": self._cut(trajectory.text),
-            "reward": _number(trajectory.reward),
-            "unscored": redact_text(trajectory.unscored),
-            "parts": {name: _number(value) for name, value in trajectory.reward_parts.items()},
-            "versions": [int(versions.min()), int(versions.max())] if versions.size else [],
-            "stop_reason": trajectory.stop_reason,
-            "num_tokens": len(trajectory.token_ids),
-            "num_generated": trajectory.num_generated,
-            "tokens": self._tokens(trajectory),
-        }
+        return Sample(
+            step=step,
+            source=trajectory.prompt.source,
+            prompt_id=trajectory.prompt.prompt_id,
+            sample=trajectory.sample,
+            prompt=self._cut(prompt) if isinstance(prompt, str) else self._messages(prompt),
+            completion=self._cut(trajectory.text),
+            reward=None if trajectory.reward is None else float(trajectory.reward),
+            unscored=_shown(trajectory.unscored),
+            parts={_shown(name): float(value) for name, value in trajectory.reward_parts.items()},
+            versions=[int(versions.min()), int(versions.max())] if versions.size else [],
+            stop_reason=trajectory.stop_reason,
+            num_tokens=len(trajectory.token_ids),
+            num_generated=trajectory.num_generated,
+            tokens=self._tokens(trajectory),
+        )
 
-    def _tokens(self, trajectory: Trajectory) -> dict[str, Any] | None:
+    def _tokens(self, trajectory: Trajectory) -> Tokens | None:
         """Of every drawn token id, log-prob and version; not of a text that holds a secret."""
         drawn = trajectory.loss_mask
         if not 0 < trajectory.num_generated <= self.max_tokens or redact_text(trajectory.text) != trajectory.text:
             return None
-        return {
-            "ids": trajectory.token_ids[drawn].tolist(),
-            "logprobs": [_number(round(logprob, 3)) for logprob in trajectory.logprobs[drawn].tolist()],
-            "versions": [[version, len(list(run))] for version, run in groupby(trajectory.versions[drawn].tolist())],
-        }
+        return Tokens(
+            ids=trajectory.token_ids[drawn].tolist(),
+            logprobs=[round(logprob, 3) for logprob in trajectory.logprobs[drawn].tolist()],
+            versions=[(version, len(list(run))) for version, run in groupby(trajectory.versions[drawn].tolist())],
+        )
 
-    def _message(self, message: Mapping[str, Any]) -> dict[str, str]:
-        return {"role": str(message["role"]), "content": self._cut(str(message["content"]))}
+    def _messages(self, prompt: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+        return [{"role": _shown(role), "content": self._cut(content)} for role, content in messages_of(prompt)]
 
     def _cut(self, text: str) -> str:
-        text = redact_text(text)
+        text = _shown(text)
         if not self.max_characters or len(text) <= self.max_characters:
             return text
         half = self.max_characters // 2
         return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[len(text) - half :]}"
 
 
-def _number(value: float | None) -> float | None:
-    """JSON has no NaN and no infinities."""
-    return None if value is None or not math.isfinite(value) else float(value)
+def _shown(text: str) -> str:
+    """Without secrets, and such that UTF-8 has it."""
+    return redact_text(whole_characters(text))
+
+
+def _forget_after(step: int, path: Path) -> None:
+    """Leave the samples up to a step, as a resumed run needs; 0 leaves none. What follows a torn line goes too."""
+    is_over = step <= 0
+    for file in rotated(path):
+        kept = b"" if is_over else b"".join(_lines_until(step, file))
+        is_over = len(kept) < file.stat().st_size
+        if not kept:
+            file.unlink()
+        elif is_over:  # replaced, not cut: somebody may look at it
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_bytes(kept)
+            partial.replace(file)
+
+
+def _lines_until(step: int, path: Path) -> Iterator[bytes]:
+    """The whole lines before the first of a later step."""
+    with path.open("rb") as lines:
+        for line in lines:
+            with suppress(msgspec.DecodeError):  # somebody else's line
+                if msgspec.json.decode(line, type=Head).step > step:
+                    return
+            if line.endswith(b"\n"):
+                yield line
 
 
 def _telling(trajectories: Sequence[Trajectory], num: int) -> list[Trajectory]:

@@ -86,6 +86,9 @@ def test_chat_prompts_and_odd_numbers_are_json(tmp_path):
     assert [record["reward"] for record in found] == [None, None, None]
     assert found[2]["unscored"] == "no verdict"
     assert found[0]["prompt"] == [{"role": "user", "content": "['x', 1]"}]
+    index = SampleIndex(tmp_path / "samples.jsonl")
+    index.refresh()
+    assert [entry.read().completion for entry in index.entries] == ["?\n\u2028"] * 3
 
 
 def test_long_texts_are_cut_in_the_middle(tmp_path):
@@ -137,7 +140,6 @@ def test_resuming_cuts_files_that_moved_aside(tmp_path):
     index = SampleIndex(tmp_path / "samples.jsonl")
     index.refresh()
     assert [entry.head.step for entry in index.entries] == list(range(1, 21))
-    index.close()
     started(tmp_path, step=0).close("finished")
     assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
     assert records(tmp_path) == []

@@ -16,7 +16,7 @@ from textual.widgets import Footer, Input, Static
 from areal_lit.cli.sample_browser.table import SampleTable, table_header
 from areal_lit.cli.sample_text import COLOURINGS, Colouring, describe
 from areal_lit.cli.samples import why_none
-from areal_lit.run_records import Entry, Pieces, Query, RecordsError, RunRecords, SampleIndex, load_pieces
+from areal_lit.run_records import Entry, Pieces, Query, RecordsError, RunRecords, load_pieces
 from areal_lit.run_records.query import SYNTAX
 
 FOLLOW_S = 1.0
@@ -57,7 +57,7 @@ class SampleBrowser(App[None]):
         self._is_following = is_following
         self._is_group = False
         self._colouring: Colouring = "none"
-        self._index = SampleIndex(run.path / "samples.jsonl")
+        self._index = run.samples()
         self._reading = threading.Lock()
 
     @cached_property
@@ -78,10 +78,6 @@ class SampleBrowser(App[None]):
         self.query_one(SampleTable).focus()
         self.set_interval(FOLLOW_S, self._follow)
         self._load(self._query)
-
-    def on_unmount(self) -> None:
-        with self._reading:
-            self._index.close()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -131,7 +127,7 @@ class SampleBrowser(App[None]):
         if entry is not None:
             shown = self._index.group(entry) if self._is_group else [entry]
         pieces = self._pieces if self._colouring != "none" else None
-        texts = [describe(self._index.read(each), self._colouring, pieces) for each in shown]
+        texts = [describe(each.read(), self._colouring, pieces) for each in shown]
         detail = self.query_one("#detail", Horizontal)
         panes = list(detail.query(VerticalScroll))
         if len(panes) == len(texts):

@@ -50,7 +50,6 @@ def index(tmp_path: Path) -> SampleIndex:
 def test_what_a_query_selects(index: SampleIndex, line: str, expected: list[int]) -> None:
     found = Query.parse(line).select(index)
     assert [index.entries.index(entry) for entry in found] == expected
-    index.close()
 
 
 @pytest.mark.parametrize(

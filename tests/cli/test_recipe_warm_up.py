@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
 from areal_lit.cli.main import main
+from areal_lit.plugins import Plugins
 from areal_lit.recipes import load
 from areal_lit.recipes.loading import shipped
-from areal_lit.recipes.warm_up import warm_up_for, warm_up_named
+from areal_lit.recipes.warm_up import IN_PROCESSES, warm_up_for, warm_up_named
 from areal_lit_launchers.inline import Inline
 
 heard: list[list[str]] = []
@@ -76,6 +78,14 @@ def test_what_is_wrong_is_left_to_the_reader(config, flags):
     with warm_up_named([config], flags):
         pass
     assert heard == []
+
+
+def test_what_components_preload_exists():
+    plugins = Plugins.discover()
+    classes = [plugins.load(plugin.kind, plugin.path) for plugin in plugins if plugin.kind in IN_PROCESSES]
+    names = {name for cls in classes for name in cls.preload}
+    assert "areal_lit_inference.server" in names
+    assert [name for name in sorted(names) if find_spec(name) is None] == []
 
 
 def test_a_refused_recipe_leaves_no_process(capsys):

@@ -29,6 +29,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from areal_lit.run_records import parse_rows
+
 MB = 2**20
 METRICS_TAIL_BYTES = 2**19
 END_TIMEOUT_S = 60.0
@@ -113,17 +115,18 @@ def look(controller: psutil.Process) -> dict[str, float]:
 def progress(metrics: Path, since: int) -> dict[str, float]:
     """The last step of metrics.csv, and means over the steps after ``since``."""
     with metrics.open("rb") as file:
-        header = file.readline().decode().strip().split(",")
-        file.seek(max(file.tell(), metrics.stat().st_size - METRICS_TAIL_BYTES))
-        lines = file.read().decode().splitlines()
-    rows = [dict(zip(header, cells, strict=True)) for line in lines if len(cells := line.split(",")) == len(header)]
-    rows = [row for row in rows if row["step"].isdecimal() and int(row["step"]) > since]
+        header = file.readline()
+        if (start := metrics.stat().st_size - METRICS_TAIL_BYTES) > file.tell():
+            file.seek(start)
+            file.readline()  # the rest of a row
+        lines = [line.decode() for line in (header, *file)]
+    rows = [row for row in parse_rows(lines, name=str(metrics)) if row.step > since]
 
     def mean(name: str) -> float:
-        values = [float(row[name]) for row in rows if row.get(name)]
+        values = [numbers[name] for row in rows if name in (numbers := row.numbers())]
         return sum(values) / len(values) if values else math.nan
 
-    step = max((int(row["step"]) for row in rows), default=since)
+    step = rows[-1].step if rows else since
     return {"step": step, "mismatch": mean("train/logprob_mismatch"), "probe": mean("sync/probe_difference")}
 
 

@@ -141,9 +141,8 @@ def _metrics_table(shared: Shared, names: Sequence[str], last: int) -> Table:
     table = _table("metric", "run", "final", f"mean of {last}", "best", "at step")
     for metric, curves in shared.items():
         for number, (name, curve) in enumerate(zip(names, curves, strict=True)):
-            best, step = curve.best
-            numbers = (_short(curve.final), _short(curve.mean(last)), _short(best), str(step))
-            table.add_row("" if number else metric, name, *numbers)
+            best, step = ("-", "-") if curve.best is None else (_short(curve.best[0]), str(curve.best[1]))
+            table.add_row("" if number else metric, name, _short(curve.final), _short(curve.mean(last)), best, step)
     return table
 
 
@@ -161,8 +160,8 @@ def _short(value: float) -> str:
 def _as_json(runs: Sequence[RunRecords], metrics: Sequence[Metrics], shared: Shared, last: int) -> dict[str, Any]:
     names = labels(runs)
 
-    def row(curve: Curve) -> dict[str, float]:
-        best, step = curve.best
+    def row(curve: Curve) -> dict[str, float | None]:
+        best, step = curve.best or (None, None)
         return {"final": curve.final, "mean": curve.mean(last), "best": best, "best_step": step}
 
     return {

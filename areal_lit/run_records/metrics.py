@@ -1,16 +1,60 @@
-"""metrics.csv as curves, from runs that go on, were cut off in the middle of a row, or were resumed."""
+"""metrics.csv row by row and as curves, from runs that go on, were cut off in the middle of a row, or were resumed."""
 
 from __future__ import annotations
 
 import csv
+import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from areal_lit.measures import measure_of
 from areal_lit.names import closest
 
-_LOWER_IS_BETTER = ("loss", "kl", "seconds", "unscored", "dropped", "failed", "truncated", "mismatch", "grad_norm")
+
+class Row(NamedTuple):
+    """What was reported of a step."""
+
+    step: int
+    cells: Mapping[str, str]
+    """Text by metric, none of it empty."""
+
+    def numbers(self) -> dict[str, float]:
+        """The metrics that have a finite value."""
+        values = {}
+        for name, cell in self.cells.items():
+            with suppress(ValueError):
+                if math.isfinite(value := float(cell)):
+                    values[name] = value
+        return values
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a ``metrics.csv``; none if it does not exist. See ``parse_rows``."""
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+            yield from parse_rows(lines, name=str(path))
+
+
+def parse_rows(lines: Iterable[str], *, name: str) -> Iterator[Row]:
+    """The rows after a header that have all their cells, up to the end of the line, and follow those before them.
+
+    Raises ValueError when the first column is not ``step``.
+    """
+    cells = csv.reader(line for line in lines if line.endswith("\n"))
+    header = next(cells, ["step"])
+    if header[0] != "step":
+        raise ValueError(
+            f"{name}: the first column must be 'step', got {header[0]!r}; it is no table of areal-lit, move it away"
+        )
+    last = -1
+    for row in cells:
+        if len(row) == len(header) and row[0].isdecimal() and int(row[0]) > last:
+            last = int(row[0])
+            yield Row(last, {name: cell for name, cell in zip(header[1:], row[1:], strict=True) if cell})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +66,17 @@ class Curve:
     values: Sequence[float]
 
     @property
-    def is_lower_better(self) -> bool:
-        """Whether its best value is the lowest: losses, divergences, times and what counts mishaps."""
-        phase, _, name = self.name.partition("/")
-        return phase == "time" or any(word in name.split("/")[-1] for word in _LOWER_IS_BETTER)
-
-    @property
     def final(self) -> float:
         """The last value."""
         return self.values[-1]
 
     @property
-    def best(self) -> tuple[float, int]:
-        """The best value and its first step."""
-        value = (min if self.is_lower_better else max)(self.values)
+    def best(self) -> tuple[float, int] | None:
+        """The best value and its first step; None where it is not known which way is better."""
+        best = measure_of(self.name).best
+        if best is None:
+            return None
+        value = best(self.values)
         return value, int(self.steps[list(self.values).index(value)])
 
     def mean(self, last: int) -> float:
@@ -46,7 +87,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The metrics of a run by name, those that have a finite value, in the order of the file's columns."""
+    """The metrics of a run by name, those that have a finite value, in the order in which they appeared."""
 
     curves: Mapping[str, Curve]
 
@@ -62,46 +103,13 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The metrics of a ``metrics.csv``; none if it does not exist. Rows that are torn are left out.
-
-    Raises ValueError when the first column is not ``step``.
-    """
-    if not path.exists():
-        return Metrics(curves={})
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        lines = csv.reader(line for line in file if line.endswith("\n"))
-        names = next(lines, ["step"])
-        if names[0] != "step":
-            raise ValueError(f"{path}: the first column must be 'step', got {names[0]!r}; it is no areal-lit table")
-        columns = [(array("d"), array("d")) for _ in names]
-        for step, row in _whole(lines, len(names)):
-            for (steps, values), value in zip(columns, row, strict=True):
-                if value is not None:
-                    steps.append(step)
-                    values.append(value)
-    curves = {
-        name: Curve(name=name, steps=steps, values=values)
-        for name, (steps, values) in zip(names[1:], columns[1:], strict=True)
-        if values
-    }
-    return Metrics(curves=curves)
-
-
-def _whole(lines: Iterator[list[str]], width: int) -> Iterator[tuple[float, list[float | None]]]:
-    """Step and finite numbers of each row that has all its cells and follows those before it."""
-    last = -1.0
-    for line in lines:
-        numbers = [_number(cell) for cell in line]
-        step = numbers[0] if numbers else None
-        if len(numbers) == width and step is not None and step > last:
-            last = step
-            yield step, numbers
-
-
-def _number(cell: str) -> float | None:
-    """None for what is empty, not finite or no number."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if abs(value) < float("inf") else None
+    """The metrics of a ``metrics.csv``; none if it does not exist. Raises ValueError for another table."""
+    points: dict[str, tuple[array[float], array[float]]] = {}
+    for row in read_rows(path):
+        for name, value in row.numbers().items():
+            steps, values = points.setdefault(name, (array("d"), array("d")))
+            steps.append(row.step)
+            values.append(value)
+    return Metrics(
+        curves={name: Curve(name=name, steps=steps, values=values) for name, (steps, values) in points.items()}
+    )

@@ -17,8 +17,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     tables = {
-        "slow": "step,rollout/reward,train/loss,only/here\n1,0.25,2,1\n2,0.5,1,1\n3,0.375,1.5,1\n",
-        "fast": "step,rollout/reward,train/loss\n" + "".join(f"{s},{s / 5},{1 / s}\n" for s in range(1, 6)) + "6,0.1",
+        "slow": "step,rollout/reward,train/loss,train/lr,only/here\n1,0.25,2,1,1\n2,0.5,1,1,1\n3,0.375,1.5,1,1\n",
+        "fast": "step,rollout/reward,train/loss,train/lr\n"
+        + "".join(f"{s},{s / 5},{1 / s},1\n" for s in range(1, 6))
+        + "6,0.1",
     }
     for name, table in tables.items():
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -48,6 +50,7 @@ def test_what_differs_and_what_came_of_it(runs: Path, capsys: pytest.CaptureFixt
         "metric run final mean of 2 best at step",
         "rollout/reward fast 1 0.9 1 5", "slow 0.375 0.4375 0.5 2",
         "train/loss fast 0.2 0.225 0.2 5", "slow 1.5 1.25 1 2",
+        "train/lr fast 1 1 - -", "slow 1 1 - -",
     ]  # fmt: skip
     assert curves[0][0] == "(rollout/reward) ^"
     assert curves[-1] == ["not in all runs, but in slow: only/here"]
@@ -55,7 +58,7 @@ def test_what_differs_and_what_came_of_it(runs: Path, capsys: pytest.CaptureFixt
 
 
 def test_curves_share_one_range_and_are_drawn_where_they_lie(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "runs/fast", "runs/slow", "--curve", "train/*"]) == 0
+    assert main(["compare", "runs/fast", "runs/slow", "--curve", "train/loss"]) == 0
     printed = capsys.readouterr().out
     fast, slow = printed.split("(train/loss) ^")[1:]
     axis = [line.split("|")[0] for line in fast.splitlines() if "|" in line]
@@ -67,7 +70,7 @@ def test_curves_share_one_range_and_are_drawn_where_they_lie(runs: Path, capsys:
 def test_only_some_metrics(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "runs/*", "--metric", "train/*", "--curve", "rollout/*"]) == 0
     _, _, metrics, *curves = blocks(capsys.readouterr().out)
-    assert {line.split()[0] for line in metrics} == {"metric", "train/loss", "slow"}
+    assert {line.split()[0] for line in metrics} == {"metric", "train/loss", "train/lr", "slow"}
     assert curves[0][0] == "(rollout/reward) ^"
 
 
@@ -97,6 +100,7 @@ def test_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
     assert found["differences"]["policy.optimizer.init_args.lr"] == {"slow": "0.0001", "fast": "0.0003"}
     assert found["metrics"]["rollout/reward"]["slow"] == {"final": 0.375, "mean": 0.375, "best": 0.5, "best_step": 2}
+    assert found["metrics"]["train/lr"]["slow"] == {"final": 1.0, "mean": 1.0, "best": None, "best_step": None}
 
 
 def test_a_picture(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

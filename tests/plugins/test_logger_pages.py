@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_lit_loggers.plots.pages import MAX_PAGES, PANELS_PER_PAGE, pages, unit_of
+from areal_lit_loggers.plots.pages import MAX_PAGES, PANELS_PER_PAGE, pages
 
 
 def drawn(found):
@@ -70,21 +69,3 @@ def test_too_many_metrics_are_said_to_be_in_the_table():
     found = pages([f"prefix{index}/value" for index in range(100)])
     assert len(found) == MAX_PAGES
     assert found[-1].note == f"{100 - MAX_PAGES} further metrics are in metrics.csv only"
-
-
-@pytest.mark.parametrize(
-    ("metric", "unit"),
-    [
-        ("rollout/reward", "reward"),
-        ("rollout/reward/format", "reward"),
-        ("train/clip_low", "share"),
-        ("eval/sums/pass@1", "share"),
-        ("rollout/prompt_tokens", "tokens"),
-        ("sync/pause_seconds", "seconds"),
-        ("train/kl_reference", "nats"),
-        ("train/grad_norm", "grad norm"),
-        ("mine/own", "own"),
-    ],
-)
-def test_axes_say_what_is_counted(metric, unit):
-    assert unit_of(metric) == unit

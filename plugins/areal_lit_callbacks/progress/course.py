@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_lit.bounded_curve import BoundedCurve
+from areal_lit.measures import Measure, measure_of
 from areal_lit.weight_sync import MismatchAlarm
 from areal_lit_callbacks.progress.concerns import concerns
-from areal_lit_loggers.plots.curve import Curve
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -59,7 +60,7 @@ class Course:
         self.num_steps = trainer.max_steps
         self.first_step = self.step = trainer.step
         self.objective = "reward"
-        self.curve = Curve(CURVE_POINTS)
+        self.curve = BoundedCurve(CURVE_POINTS)
         self.best: float | None = None
         self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -103,15 +104,15 @@ class Course:
             for name in ("rollout/tokens", "rollout/prompt_tokens", "data/tokens"):
                 if name in metrics:
                     self.num_tokens[name] = self.num_tokens.get(name, 0.0) + metrics[name]
-            self.objective = "reward" if "rollout/reward" in metrics else "loss"
-            value = metrics.get("rollout/reward", metrics.get("train/loss", math.nan))
-            if math.isfinite(value):
-                self._take_objective(step, value)
+            name = "rollout/reward" if "rollout/reward" in metrics else "train/loss"
+            if math.isfinite(value := metrics.get(name, math.nan)):
+                self._take_objective(measure_of(name), step, value)
 
-    def _take_objective(self, step: int, value: float) -> None:
+    def _take_objective(self, measure: Measure, step: int, value: float) -> None:
+        assert measure.best is not None
+        self.objective = measure.unit
         self.curve.add(step, value)
-        better = max if self.objective == "reward" else min
-        self.best = value if self.best is None else better(self.best, value)
+        self.best = measure.best([value] if self.best is None else [self.best, value])
         self.last.append(value)
         if len(self.first) < RECENT_STEPS:
             self.first.append(value)

@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from areal_lit.bounded_curve import BoundedCurve
 from areal_lit.contracts import RunLogger
-from areal_lit_loggers.csv import read_rows
-from areal_lit_loggers.plots.curve import Curve
+from areal_lit.run_records import read_rows
 from areal_lit_loggers.plots.drawing import Order
 from areal_lit_loggers.plots.pages import OVERVIEW
 
@@ -60,7 +60,7 @@ class Plots(RunLogger):
         self.every_s = every_s
         self.overview = OVERVIEW if overview is None else tuple(overview)
         self.smoothing_steps = smoothing_steps
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, BoundedCurve] = {}
         self._figures: dict[str, Path] = {}
         self._drawing: Drawing | None = None
         self._is_stale = False
@@ -72,10 +72,9 @@ class Plots(RunLogger):
         self._title = run_dir.name
         self._start_s = time.monotonic()
         self._next_s = self._start_s + self.every_s
-        history = run_dir / "metrics.csv"
-        if step > 0 and history.exists():
-            for row in read_rows(history, until=step)[1]:
-                self._add(int(row.pop("step")), {name: float(cell) for name, cell in row.items() if cell})
+        for row in read_rows(run_dir / "metrics.csv") if step > 0 else ():
+            if row.step <= step:
+                self._add(row.step, row.numbers())
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._add(step, values)
@@ -103,7 +102,7 @@ class Plots(RunLogger):
     def _add(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             if math.isfinite(value):
-                self._curves.setdefault(name, Curve()).add(step, float(value))
+                self._curves.setdefault(name, BoundedCurve()).add(step, float(value))
                 self._is_stale = True
 
     def _draw(self, *, niceness: int) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from areal_lit.measures import measure_of
+
 PANELS_PER_PAGE = 12
 MAX_PAGES = 24
 
@@ -29,20 +31,6 @@ TITLES = {
     "time/step": "step time",
 }
 OVERVIEW = tuple(name for name in TITLES if name != "rollout/reward")
-
-UNITS = {
-    "reward": r"(^|/)(reward|rewards|score|advantage\w*)$|/reward/",
-    "share": r"truncated$|equal_rewards$|_groups$|clip\w*$|capped$|accuracy$|pass@\d+$|_used$|success",
-    "tokens": r"length$|tokens$",
-    "seconds": r"seconds$|^time/",
-    "calls": r"/queue$",
-    "nats": r"entropy$|logprob\w*$|probe_difference\w*$|kl(_\w+)?$",
-    "steps": r"staleness\w*$",
-    "groups": r"groups_finished$|/running$|/ready$|rejected\b|stale_kept$",
-    "episodes": r"episodes$|retries$",
-    "ratio": r"ratio\w*$|weight$",
-}
-"""What a metric is counted in, by its name: the unit of the first pattern that is found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +60,6 @@ class Page:
     name: str
     panels: Sequence[Panel]
     note: str = ""
-
-
-def unit_of(metric: str) -> str:
-    """What a metric is counted in; the last part of its name where that does not tell."""
-    last = metric.rpartition("/")[2].replace("_", " ")
-    return next((unit for unit, pattern in UNITS.items() if re.search(pattern, metric)), last)
 
 
 def pages(metrics: Iterable[str], *, overview: Sequence[str] = OVERVIEW, silent: Iterable[str] = ()) -> list[Page]:
@@ -149,7 +131,7 @@ def _label(name: str, *, is_alone: bool) -> str:
 
 def _panel(name: str) -> Panel:
     points = frozenset([name]) if name.startswith("eval/") else frozenset()
-    return Panel(title=TITLES.get(name, name), curves={name: name}, unit=unit_of(name), points=points)
+    return Panel(title=TITLES.get(name, name), curves={name: name}, unit=measure_of(name).unit, points=points)
 
 
 def _by_prefix(names: Sequence[str], silent: frozenset[str]) -> list[Page]:

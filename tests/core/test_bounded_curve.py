@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_lit_loggers.plots.curve import Curve
+from areal_lit.bounded_curve import BoundedCurve
 
 
 def test_a_short_curve_is_exact():
-    curve = Curve(10)
+    curve = BoundedCurve(10)
     for step, value in ((0, 1.5), (3, -2.0), (4, 0.25)):
         curve.add(step, value)
     steps, values = curve.points()
@@ -21,7 +21,7 @@ def test_a_short_curve_is_exact():
 
 
 def test_a_value_given_again_replaces_the_one_before():
-    curve = Curve(10)
+    curve = BoundedCurve(10)
     for value in (1.0, 5.0, 3.0):
         curve.add(7, value)
     assert [list(column) for column in curve.points()] == [[7], [3.0]]
@@ -29,7 +29,7 @@ def test_a_value_given_again_replaces_the_one_before():
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(-1e3, 1e3)), min_size=1, max_size=400), st.integers(1, 20))
 def test_a_long_curve_keeps_its_mean_in_bounded_memory(points, capacity):
-    curve, step, given_points = Curve(capacity), 0, []
+    curve, step, given_points = BoundedCurve(capacity), 0, []
     for ahead, value in points:
         step += ahead
         curve.add(step, value)

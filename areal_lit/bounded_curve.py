@@ -1,11 +1,11 @@
-"""Curve: a metric over a run's steps, in bounded memory however long the run is."""
+"""BoundedCurve: a metric over a run's steps, in bounded memory however long the run is."""
 
 from __future__ import annotations
 
 from array import array
 
 
-class Curve:
+class BoundedCurve:
     """Points in order of their steps. When they are twice as many as wanted, neighbours become their mean.
 
     A value given again for the last step replaces the one before; one that is not finite must not be given.

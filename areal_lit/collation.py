@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_lit.token_batch import CORE_COLUMNS, Dim
-from areal_lit.types import BoolArray, Group, IntArray, Trajectory
+from areal_lit.types import BoolArray, FloatArray, Group, IntArray, Trajectory
 
 Column = NDArray[Any]
 
@@ -63,6 +63,8 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             problem = "has no tokens; a workflow returns None for an episode without any"
         elif wrong:
             problem = f"has {n} token_ids, but {' and '.join(wrong)}; all need one entry per token"
+        elif not_credited := turn_problem(t):
+            problem = not_credited
         elif t.loss_mask[0]:
             problem = "trains its first token, which nothing precedes; set loss_mask[0] False or begin with a prompt"
         elif (is_rollout or someone_has_reward) and t.reward is None and not t.unscored:
@@ -72,13 +74,28 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
         raise ValueError(f"{_name(t)} {problem}")
 
 
+def turn_problem(trajectory: Trajectory) -> str:
+    """Why the rewards of a trajectory's turns cannot be given to their turns, in words; empty if they can."""
+    if not trajectory.turn_rewards:
+        return ""
+    generated = trajectory.loss_mask.astype(bool)
+    turns = np.unique(np.zeros(int(generated.sum())) if trajectory.turn_ids is None else trajectory.turn_ids[generated])
+    if np.array_equal(turns, np.arange(len(trajectory.turn_rewards))):
+        return ""
+    return (
+        f"has {len(trajectory.turn_rewards)} turn_rewards, but generated tokens in turns {turns.astype(int).tolist()}; "
+        "give one reward per turn, turns counted from 0, and leave out a turn in which nothing was generated"
+    )
+
+
 def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]) -> dict[str, Column]:
     """Every core column but ``atom`` that trajectories know."""
     length = np.array([len(t.token_ids) for t in trajectories], dtype=np.int64)
     segment = np.repeat(np.arange(len(length)), length)
     starts = np.cumsum(length) - length
     reward = np.array([0.0 if t.reward is None else t.reward for t in trajectories], dtype=np.float64)
-    scored = np.array([not t.unscored for t in trajectories], dtype=bool) & np.isfinite(reward)
+    scored = np.array([not t.unscored and bool(np.isfinite(t.turn_rewards).all()) for t in trajectories], dtype=bool)
+    scored &= np.isfinite(reward)
     generated = np.concatenate([t.loss_mask for t in trajectories]).astype(bool)
     logprob = np.concatenate([t.logprobs for t in trajectories]).astype(np.float32)
     loss_mask = generated & scored[segment]
@@ -88,6 +105,8 @@ def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]
             f"{_name(trajectories[segment[broken[0]]])} has behaviour log-prob {logprob[broken[0]]} at token "
             f"{broken[0] - starts[segment[broken[0]]]}, which is trained; the inference backend must return finite ones"
         )
+    turn = _turns(trajectories, generated)
+    turn_reward, turn_scored = _turn_rewards(trajectories, turn, loss_mask)
     return {
         "token": np.concatenate([t.token_ids for t in trajectories]).astype(np.int64),
         "segment": segment,
@@ -95,7 +114,9 @@ def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]
         "loss_mask": loss_mask,
         "logprob": logprob,
         "version": np.concatenate([t.versions for t in trajectories]).astype(np.int64),
-        "turn": _turns(trajectories, generated),
+        "turn": turn,
+        "turn_reward": turn_reward,
+        "turn_scored": turn_scored,
         "length": length,
         "group": np.array([t.prompt.prompt_id for t in trajectories], dtype=np.int64),
         "sample": np.array([t.sample for t in trajectories], dtype=np.int64),
@@ -156,6 +177,22 @@ def _turns(trajectories: Sequence[Trajectory], generated: BoolArray) -> IntArray
         if t.turn_ids is not None:
             turn[start:end] = t.turn_ids
     return turn
+
+
+def _turn_rewards(
+    trajectories: Sequence[Trajectory], turn: IntArray, loss_mask: BoolArray
+) -> tuple[FloatArray, BoolArray]:
+    """Each turn's reward on its last generated token, 0 elsewhere, and where that is, [T] each."""
+    reward, scored = np.zeros(len(turn), dtype=np.float32), np.zeros(len(turn), dtype=bool)
+    end = 0
+    for t in trajectories:
+        start, end = end, end + len(t.token_ids)
+        if t.turn_rewards and loss_mask[start:end].any():
+            tokens = start + np.flatnonzero(loss_mask[start:end])
+            ids, from_end = np.unique(turn[tokens][::-1], return_index=True)
+            last = tokens[::-1][from_end]
+            reward[last], scored[last] = np.asarray(t.turn_rewards, dtype=np.float32)[ids], True
+    return reward, scored
 
 
 def _sources(trajectories: Sequence[Trajectory], source_names: Sequence[str]) -> IntArray:

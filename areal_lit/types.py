@@ -152,7 +152,8 @@ class Trajectory:
         reward_parts: the components a composite reward reports.
         sample: index within its group.
         turn_ids: turn of each token, -1 outside turns, [n]; None for a single turn.
-        turn_rewards: reward per turn, when a workflow has them.
+        turn_rewards: reward of each turn by its id, beside ``reward``, when a workflow or a reward has them; as many as
+            there are turns, each of which then needs a generated token.
         atom: trajectories of one group with equal values >= 0 are never split (pairs); -1: on its own.
         columns: further per-token [n] or per-sequence (scalar) values for columns an algorithm declares.
         metrics: numbers the workflow reports.

@@ -22,7 +22,9 @@ class Algorithm(Component):
     Once per training step the core packs all trajectories into one batch, fills the columns named in
     ``needs``, calls ``prepare`` on it, splits it into mini-batches of whole atoms, calls ``weigh`` on each,
     and has every rank take the weighted sum of what ``objectives`` return. ``prepare`` and ``weigh`` see
-    the whole batch and run on the controller; objectives see one micro-batch and run on ranks.
+    the whole batch and run on the controller; objectives see one micro-batch and run on ranks. The scalar ``step`` of
+    the batch is the version of the weights that the step starts from. What varies from step to step and is needed on
+    ranks, such as a weight under control, is put into the batch's scalars by ``prepare`` and moved by ``end_step``.
     """
 
     offline: ClassVar[bool] = False
@@ -72,6 +74,19 @@ class Algorithm(Component):
 
     def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
         """Numbers about the prepared step, for the loggers (controller)."""
+        return ()
+
+    def is_trained(self, role: str, step: int) -> bool:
+        """Whether a training step moves this role; False leaves its weights and its schedule as they are."""
+        return True
+
+    def end_step(self, metrics: Mapping[str, Metric]) -> Sequence[Metric]:
+        """The step's optimizer steps are done (controller): move what is under control, report what follows.
+
+        Args:
+            metrics: those of ``step_metrics`` and of all objectives, merged over mini-batches and ranks, by full name
+                (``train/kl_reference``).
+        """
         return ()
 
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:

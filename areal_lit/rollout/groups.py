@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from areal_lit.collation import turn_problem
 from areal_lit.rollout.episodes import GroupPlan, RolloutEpisode
 from areal_lit.rollout.limits import PromptTooLong, token_problem
 from areal_lit.rollout.settings import Rollout
@@ -150,6 +151,8 @@ def _checked(plan: GroupPlan, sample: int, result: Any) -> list[Trajectory]:
         problem = token_problem(trajectory.token_ids, trajectory.logprobs, limits=limits, chosen=trajectory.loss_mask)
         if problem:
             raise ValueError(f"workflow {name} returned {problem}")
+        if problem := turn_problem(trajectory):
+            raise ValueError(f"workflow {name} returned a trajectory that {problem}")
         if trajectory.sample != sample:
             trajectories[i] = replace(trajectory, sample=sample)
     return trajectories

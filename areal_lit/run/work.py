@@ -122,9 +122,10 @@ class Run:
         """One optimizer step per mini-batch for every trained role, then the schedules."""
         trainer = self.trainer
         self._is_training = True
-        trained = {name: self._roles[name] for name in trainer.algorithm.heads}
+        algorithm = trainer.algorithm
+        trained = {name: self._roles[name] for name in algorithm.heads if algorithm.is_trained(name, trainer.step)}
         for minibatch in split_minibatches(batch, trainer.num_minibatches, seed=trainer.seed + trainer.step):
-            weighed = trainer.algorithm.weigh(minibatch)
+            weighed = algorithm.weigh(minibatch)
             running = {name: group.optimizer_step(weighed) for name, group in trained.items()}
             for name, futures in running.items():
                 metrics = trained[name].collect(futures, "optimizer_step")
@@ -132,6 +133,7 @@ class Run:
                 self._metrics += metrics
         for group in trained.values():
             group.end_step()
+        self._metrics += algorithm.end_step(merge_metrics(self._metrics))
         self._has_taken = self._is_training = False
         if not self._is_ready_to_save:
             self._state.prepare_capture()

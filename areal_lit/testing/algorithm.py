@@ -17,7 +17,7 @@ import torch
 from areal_lit.batching import atom_tokens, pack, select_atoms, split_minibatches
 from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.testing.algorithm_case import COLUMNS_OF_NEED, AlgorithmCase, assert_same, garbled_columns
-from areal_lit.testing.toy import ExtraColumns, RaggedGroups
+from areal_lit.testing.toy import NEWEST_VERSION, ExtraColumns, RaggedGroups
 from areal_lit.token_batch import Loss, weighted_sum
 from areal_lit.types import Group
 
@@ -217,7 +217,7 @@ def check_direction(case: AlgorithmCase) -> None:
         group = case.draw.group(rng, prompt_id, 6)
         marked = [replace(t, reward=1.0 if t.sample % 2 else -1.0) for t in group.trajectories]
         groups.append(replace(group, trajectories=tuple(marked)))
-    batch = pack(groups, algorithm_columns=case.algorithm.columns)
+    batch = pack(groups, algorithm_columns=case.algorithm.columns).with_scalars(step=NEWEST_VERSION)
     with torch.no_grad():
         outputs = case.model("policy")(batch)
     assert outputs.logprob_T is not None

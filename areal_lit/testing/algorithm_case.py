@@ -14,7 +14,7 @@ from torch import Tensor
 
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts.algorithm import Algorithm
-from areal_lit.testing.toy import RaggedGroups, ToyModel
+from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Group, Metric, merge_metrics
 
@@ -48,7 +48,7 @@ class AlgorithmCase:
 
     def packed(self, groups: Sequence[Group]) -> TokenBatch:
         """The groups' batch with the columns in ``needs`` filled near the policy's own log-probs."""
-        batch = pack(groups, algorithm_columns=self.algorithm.columns)
+        batch = pack(groups, algorithm_columns=self.algorithm.columns).with_scalars(step=NEWEST_VERSION)
         with torch.no_grad():
             policy = self.model("policy")(batch)
             critic = self.model("critic")(batch)

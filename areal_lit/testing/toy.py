@@ -19,6 +19,9 @@ from areal_lit.types import Example, Group, Prompt, Trajectory
 VOCABULARY = 16
 _FEATURES = 8
 
+NEWEST_VERSION = 8
+"""Of drawn tokens; the step that a batch of them is trained in."""
+
 ExtraColumns = Callable[[np.random.Generator, int, int], Mapping[str, Any]]
 """(random numbers, index within the atom, tokens) -> what ``Trajectory.columns`` hold."""
 
@@ -66,7 +69,7 @@ class RaggedGroups:
         if completion > 4:
             mask[start + 2] = turn[start + 2] = False
             turn = np.where(mask, np.where(np.arange(n) > start + 2, 1, 0), -1)
-        versions = np.full(n, -1) if self.offline else np.where(mask, int(rng.integers(0, 9)), -1)
+        versions = np.full(n, -1) if self.offline else np.where(mask, int(rng.integers(0, NEWEST_VERSION + 1)), -1)
         return Trajectory(
             token_ids=rng.integers(0, VOCABULARY, n),
             loss_mask=mask,

@@ -1,1 +1,1 @@
-"""First-party plugins: algorithms, one file each."""
+"""First-party plugins: algorithms, one file each; what they are put together from is in ``pieces``."""

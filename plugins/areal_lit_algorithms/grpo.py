@@ -1,28 +1,31 @@
 """GRPO: group-relative advantages with a clipped ratio (arXiv 2402.03300).
 
-Shapes: T packed tokens, S samples of the step.
+    A_i = (r_i - mean(r_G)) / (std(r_G) + eps)          on every token of sample i of group G
+    loss = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)),    rho = pi / pi_old
+
+Groups of equal rewards, groups with one valid sample and unscored samples have advantage 0 and are counted. Where a
+workflow gives rewards per turn, each is compared with those of all turns of the group, and a token gets what its turn
+and later ones earned (the paper's process supervision).
 
 | published | ours | why |
 |---|---|---|
+| clip 0.2 | 0.2 | |
 | mean over each sequence, then over sequences | ``aggregation`` token_mean | no length bias within a batch (DAPO) |
-| KL 0.04 | ``kl_weight`` 0 | see ``policy_gradient`` |
+| KL 0.04, k3 in the loss | ``kl_weight`` 0; k2 if on | no anchor needed; k2's gradient is the reverse KL's |
 | deviation unspecified; packages differ in ``eps`` (trl 1e-4, verl 1e-6) | n - 1, ``eps`` 1e-6 | as verl |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from areal_lit_algorithms.advantages import normalise
+from areal_lit_algorithms.pieces.policy_losses import check_clips, clipped_ratio
 from areal_lit_algorithms.policy_gradient import PolicyGradient
-from areal_lit_algorithms.policy_loss import check_clips, clipped_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
-    from areal_lit.trainer import Trainer
     from areal_lit.types import Metric
 
 
@@ -33,8 +36,6 @@ class GRPO(PolicyGradient):
         clip_low: the ratio is kept above 1 - clip_low.
         clip_high: the ratio is kept below 1 + clip_high.
         clip_dual: bounds the loss of a negative advantage at clip_dual times it; null is off.
-        scale_by_std: divide by the group's standard deviation; off is Dr. GRPO's advantage.
-        eps: added to the standard deviation.
     """
 
     def __init__(
@@ -43,26 +44,16 @@ class GRPO(PolicyGradient):
         clip_low: float = 0.2,
         clip_high: float = 0.2,
         clip_dual: float | None = None,
-        scale_by_std: bool = True,
-        eps: float = 1e-6,
         **policy_gradient: Any,
     ) -> None:
         super().__init__(**policy_gradient)
         check_clips(clip_low, clip_high, clip_dual)
-        self.clips = {"clip_low": clip_low, "clip_high": clip_high, "clip_dual": clip_dual}
-        self.scale_by_std = scale_by_std
-        self.eps = eps
+        self.clip_low = clip_low
+        self.clip_high = clip_high
+        self.clip_dual = clip_dual
 
-    def rules(self, trainer: Trainer) -> Iterable[str]:
-        yield from super().rules(trainer)
-        if trainer.rollout.samples_per_group < 2:
-            yield (
-                f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
-                "others of its group: sample at least 2 per prompt"
-            )
-
-    def advantages(self, batch: TokenBatch) -> Tensor:
-        return normalise(batch["reward"], batch, std_level="group" if self.scale_by_std else "none", eps=self.eps)
-
-    def loss(self, log_ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
-        return clipped_ratio(log_ratio_T, batch["advantage"], batch["loss_mask"], **self.clips)
+    def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
+        return clipped_ratio(
+            logprob_T - old_T, batch["advantage"], batch["loss_mask"],
+            clip_low=self.clip_low, clip_high=self.clip_high, clip_dual=self.clip_dual,
+        )  # fmt: skip

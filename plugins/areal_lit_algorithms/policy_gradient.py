@@ -1,12 +1,19 @@
-"""What all policy-gradient algorithms share: the three policies, aggregation, divergence and entropy terms.
+"""What all policy-gradient algorithms share: from rewards to advantages, three policies, divergence, entropy.
 
-Shapes: T packed tokens, S samples of the step.
+Shapes: T packed tokens, S samples of the step, K turns that have a reward.
 
-A subclass states ``advantages`` (per sample; or ``token_advantages``) and ``loss`` (per token, from the log-ratio).
+    reward -> reward_shaping -> reward_norm -+-> token_rewards -> token_advantages -> advantage_norm -> advantage
+    turn_reward ------------> reward_norm ---+         |
+    KL to the reference, with kl_in: reward -----------+
+
+    loss(logprob, old) x off-policy weight + kl_weight x KL, with kl_in: loss - entropy_weight x entropy
+
+A subclass states ``loss`` (per token), and ``advantages`` or ``token_advantages`` where the picture is not its own.
 
 | published | ours | why |
 |---|---|---|
-| AReaL masks tokens with off-policy weight > 5 | truncated at ``off_policy_cap`` 5 | as V-trace: no token is lost |
+| on-policy data | ``decoupled`` true | here data may be some versions old; on-policy the weight is 1 |
+| AReaL masks tokens with off-policy weight > 5 | ``rejection`` clamps at 5 | as V-trace: no token is lost |
 | KL 0.04 in GRPO's paper | ``kl_weight`` 0 | a verifiable reward needs no anchor, and no reference model |
 """
 
@@ -14,15 +21,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.contracts.algorithm import Algorithm, Need
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric
-from areal_lit_algorithms.advantages import count_groups
-from areal_lit_algorithms.aggregation import Aggregation, check_max_length, token_weights
-from areal_lit_algorithms.kl import KLEstimator, k3, kl_loss
-from areal_lit_algorithms.ratio import log_ratio, off_policy, ratio
+from areal_lit_algorithms.pieces.aggregation import Aggregation, check_max_length, token_weights
+from areal_lit_algorithms.pieces.diagnostics import count_groups, effective_sample_size, moments, ratio_metrics
+from areal_lit_algorithms.pieces.gae import at_last_token, reward_to_go
+from areal_lit_algorithms.pieces.kl import (
+    KLEstimator,
+    KLPlace,
+    adapted_weight,
+    check_estimator,
+    estimate,
+    kl_loss,
+    kl_reward,
+)
+from areal_lit_algorithms.pieces.normalisation import Normaliser, valid_samples
+from areal_lit_algorithms.pieces.proximal import RECOMPUTED, ProximalWay, compared, proximal_logprob
+from areal_lit_algorithms.pieces.ratios import log_ratio, masked
+from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
+from areal_lit_algorithms.pieces.shaping import Shaping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,22 +56,33 @@ class PolicyGradient(Algorithm):
     Which policy the ratio refers to:
 
     - ``decoupled`` (the default): the proximal one, and the loss carries the off-policy weight
-      ``exp(proximal - behaviour)``, cut at ``off_policy_cap``. Right for stale data.
+      ``exp(proximal - behaviour)``, kept within bounds by ``rejection``. Right for stale data.
     - not ``decoupled``, ``old: proximal``: the proximal one, uncorrected. For synchronous runs whose engine
       and trainer agree.
     - not ``decoupled``, ``old: behaviour``: the policy that drew the token (plain PPO). Sound for a
       staleness of a few versions, where ratios stay near 1, and it needs no forward pass beforehand.
 
     Args:
+        reward_shaping: penalty on length, bias, scale and bounds of rewards, in this order.
+        reward_norm: what is subtracted from rewards, and what divides them. Rewards of turns are compared with those of
+            all turns of the group.
+        advantage_norm: the same for advantages, each loss token with a vote; null for none.
+        turn_discount: what a later turn's reward counts for the turn before it.
         decoupled: clip around the proximal policy and correct for the behaviour policy by a weight.
         old: the policy in the ratio's denominator when not decoupled.
-        proximal: ``recompute`` takes one forward pass at the start of the step; ``current`` takes the current
-            log-probs without gradient: the same numbers for the first mini-batch, so for one mini-batch only.
-        off_policy_cap: upper bound of the off-policy weight; null for none.
-        aggregation: token_mean, sequence_mean, group_mean or constant.
+        proximal: where the policy at the start of the step comes from. ``recompute``: one forward pass then.
+            ``loglinear``, ``linear``: between behaviour and current policy, by how many versions each token is old.
+            ``current``: the current log-probs without gradient: the same numbers for the first mini-batch, so for one
+            mini-batch only. ``compare``: recompute, and report how far the others are.
+        rejection: bounds on the off-policy weight or on a divergence. ``mask`` acts also when not decoupled.
+        aggregation: token_mean, sequence_mean, sequence_sum, group_mean or constant.
         max_length: the generation budget, for aggregation constant.
-        kl_weight: of the divergence from the reference in the loss.
-        kl_estimator: k2 (reverse KL's gradient), k3 (forward KL's) or k3+ (k3's value, k2's gradient).
+        kl_weight: of the divergence from the reference.
+        kl_in: the divergence is subtracted from each token's ``reward``, or added to the ``loss``.
+        kl_estimator: k2 (reverse KL's gradient), k3 (forward KL's) or k3+ (k3's value, k2's gradient) in the loss; k1,
+            k2 or k3 in the reward.
+        target_kl: nats per token toward which the weight is moved after each step; null keeps it.
+        kl_gain: how fast.
         entropy_weight: of the entropy bonus.
         with_entropy: report the entropy even without a bonus.
     """
@@ -59,56 +90,75 @@ class PolicyGradient(Algorithm):
     def __init__(
         self,
         *,
+        reward_shaping: Shaping = Shaping(),
+        reward_norm: Normaliser = Normaliser(),
+        advantage_norm: Normaliser | None = None,
+        turn_discount: float = 1.0,
         decoupled: bool = True,
         old: Literal["proximal", "behaviour"] = "proximal",
-        proximal: Literal["recompute", "current"] = "recompute",
-        off_policy_cap: float | None = 5.0,
+        proximal: ProximalWay = "recompute",
+        rejection: Rejection | None = Rejection(),
         aggregation: Aggregation = "token_mean",
         max_length: int | None = None,
         kl_weight: float = 0.0,
+        kl_in: KLPlace = "loss",
         kl_estimator: KLEstimator = "k2",
+        target_kl: float | None = None,
+        kl_gain: float = 0.1,
         entropy_weight: float = 0.0,
         with_entropy: bool = False,
     ) -> None:
         if decoupled and old == "behaviour":
             raise ValueError("decoupled clips around the proximal policy, got old 'behaviour'; set decoupled to false")
-        if off_policy_cap is not None and not off_policy_cap >= 1:
-            raise ValueError(f"off_policy_cap must be >= 1 (or null for none), got {off_policy_cap}")
+        if old == "behaviour" and rejection is not None and rejection.action == "mask":
+            raise ValueError("rejection compares with the proximal policy, got old 'behaviour'; set rejection to null")
+        if not 0 <= turn_discount <= 1:
+            raise ValueError(f"turn_discount must be in [0, 1], got {turn_discount}")
         if kl_weight < 0:
             raise ValueError(f"kl_weight must be >= 0, got {kl_weight}")
+        if target_kl is not None and not (target_kl > 0 and kl_weight > 0):
+            raise ValueError(f"target_kl needs itself and kl_weight > 0, got {target_kl} and {kl_weight}")
+        check_estimator(kl_estimator, kl_in)
         check_max_length(aggregation, max_length)
+        self.reward_shaping = reward_shaping
+        self.reward_norm = reward_norm
+        self.advantage_norm = advantage_norm
+        self.turn_discount = turn_discount
         self.decoupled = decoupled
         self.old = old
         self.proximal = proximal
-        self.off_policy_cap = off_policy_cap
+        self.rejection = rejection
         self.aggregation = aggregation
         self.max_length = max_length
         self.kl_weight = kl_weight
+        self.kl_in = kl_in
         self.kl_estimator = kl_estimator
+        self.target_kl = target_kl
+        self.kl_gain = kl_gain
         self.entropy_weight = entropy_weight
         self.with_entropy = with_entropy
+        self._moved_kl_weight = kl_weight
+
+    # --- what subclasses state -------------------------------------------------------------------
 
     @abstractmethod
-    def loss(self, log_ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
-        """Loss per token, [T], and its metrics; ``log_ratio_T`` carries the gradient and is 0 where masked."""
+    def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
+        """Loss per token, [T], and its metrics. ``logprob_T`` has the gradient; both are 0 where masked."""
 
     def advantages(self, batch: TokenBatch) -> Tensor:
-        """The advantage of each sample, [S], 0 where there is none."""
-        raise NotImplementedError(f"{type(self).__name__} states neither advantages nor token_advantages")
+        """What each sample's reward is worth, [S], 0 for those that may not vote."""
+        return self.reward_norm.samples(self.reward_shaping(batch), batch)
 
     def token_advantages(self, batch: TokenBatch) -> Tensor:
-        """The advantage of each token, [T]; by default its sample's."""
-        return batch.to_tokens(self.advantages(batch))
+        """The advantage of each token, [T]; by default all that is still to come from it on."""
+        return reward_to_go(batch, self.token_rewards(batch), turn_discount=self.turn_discount)
 
-    @property
-    def uses_proximal(self) -> bool:
-        """Whether the proximal policy is in the ratio's denominator."""
-        return self.decoupled or self.old == "proximal"
+    # --- the contract ----------------------------------------------------------------------------
 
     @property
     def needs(self) -> frozenset[Need]:
         wanted: dict[Need, bool] = {
-            "proximal": self.uses_proximal and self.proximal == "recompute",
+            "proximal": self.uses_proximal and self.proximal in RECOMPUTED,
             "reference": self.kl_weight > 0,
             "entropy": self.with_entropy or self.entropy_weight != 0,
         }
@@ -124,10 +174,20 @@ class PolicyGradient(Algorithm):
                 f"proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
                 f"{trainer.num_minibatches}: set it to 1, or proximal to 'recompute'"
             )
+        if self.reward_norm.mean_level == "group" and trainer.rollout.samples_per_group < 2:
+            yield (
+                f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
+                "others of its group: sample at least 2 per prompt"
+            )
+        if (overlong := self.reward_shaping.overlong) is not None:
+            yield from overlong.rules(trainer)
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
+        batch = batch.with_scalars(kl_weight=self._moved_kl_weight)
         advantage_T = self.token_advantages(batch)
-        return batch.with_columns(advantage=advantage_T.where(batch["loss_mask"], 0.0))
+        if self.advantage_norm is not None:
+            advantage_T = self.advantage_norm.tokens(advantage_T, batch)
+        return batch.with_columns(advantage=masked(advantage_T, batch["loss_mask"]).float())
 
     def weigh(self, minibatch: TokenBatch) -> TokenBatch:
         weight_T = token_weights(minibatch, self.aggregation, max_length=self.max_length)
@@ -138,50 +198,102 @@ class PolicyGradient(Algorithm):
 
     def policy_objective(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
         """The policy loss, corrected for the behaviour policy, plus divergence and entropy terms."""
-        logprob_T, behaviour_T, mask_T = outputs.logprob_T, batch["logprob"], batch["loss_mask"]
-        assert logprob_T is not None
-        old_T = behaviour_T
+        assert outputs.logprob_T is not None
+        mask_T = batch["loss_mask"]
+        logprob_T = masked(outputs.logprob_T, mask_T)
+        policies = {"behaviour": masked(batch["logprob"].to(logprob_T.dtype), mask_T)}
         if self.uses_proximal:
-            old_T = batch["proximal"] if self.proximal == "recompute" else logprob_T.detach()
-        log_ratio_T = log_ratio(logprob_T, old_T, mask_T)
-        values_T, metrics = self.loss(log_ratio_T, batch)
-        metrics += _ratio_metrics(logprob_T, old_T if self.uses_proximal else None, batch)
-        if self.decoupled:
-            correction = off_policy(old_T, behaviour_T, mask_T, self.off_policy_cap)
-            values_T = values_T * correction.weight_T
-            metrics += correction.metrics
-        if self.kl_weight > 0:
-            values_T = values_T + self.kl_weight * kl_loss(
-                logprob_T, batch["reference"], behaviour_T, mask_T, self.kl_estimator
+            policies["proximal"] = masked(proximal_logprob(self.proximal, logprob_T, batch), mask_T)
+        old_T = policies.get("proximal", policies["behaviour"])
+        values_T, metrics = self.loss(logprob_T, old_T, batch)
+        metrics += ratio_metrics(logprob_T, policies, batch)
+        if self.uses_proximal:
+            weight_T, weight_metrics = off_policy_weight(
+                old_T, policies["behaviour"], batch, is_corrected=self.decoupled, rejection=self.rejection
             )
-            metrics += (masked_metric("kl_reference", k3(log_ratio(logprob_T, batch["reference"], mask_T)), mask_T),)
-        if outputs.entropy_T is not None:
-            metrics += (masked_metric("entropy", outputs.entropy_T, mask_T),)
-            if self.entropy_weight:
-                values_T = values_T - self.entropy_weight * outputs.entropy_T.where(mask_T, 0.0)
-        return Loss(values=values_T, metrics=metrics)
+            values_T, metrics = values_T * weight_T, metrics + weight_metrics
+        if self.proximal == "compare":
+            metrics += compared(logprob_T, batch)
+        terms_T, term_metrics = self._terms(logprob_T, outputs.entropy_T, batch)
+        return Loss(values=values_T + terms_T, metrics=metrics + term_metrics)
 
     def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
-        advantage = batch["advantage"][batch["loss_mask"]].double()
-        groups = count_groups(batch["reward"], batch).metrics()
-        if not advantage.numel():
-            return groups
-        return (
-            Metric(name="train/advantage_mean", sum=float(advantage.sum()), count=float(advantage.numel())),
-            Metric(name="train/advantage_std", sum=float(advantage.std(correction=0))),
-            Metric(name="train/advantage_max", sum=float(advantage.max()), reduction="max"),
-            Metric(name="train/advantage_min", sum=float(advantage.min()), reduction="min"),
-            *groups,
-        )
+        valid_S, mask_T = valid_samples(batch), batch["loss_mask"]
+        parts = self.reward_shaping.components(batch)
+        if len(parts) > 1 or self.reward_shaping != Shaping():
+            parts["shaped"] = self.reward_shaping(batch)
+        metrics = [*count_groups(batch["reward"], batch).metrics(), *moments("advantage", batch["advantage"][mask_T])]
+        for name, reward_S in parts.items():
+            metrics += moments(f"reward_{name}", reward_S[valid_S])
+        metrics += moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])
+        if self.kl_weight > 0 and self.kl_in == "reward":
+            metrics += moments("reward_kl", -batch.scalars["kl_weight"] * self._divergence(batch)[mask_T])
+        return metrics
 
+    def end_step(self, metrics: Mapping[str, Metric]) -> Sequence[Metric]:
+        """Move the KL weight; report it, and what the off-policy weights leave of the data."""
+        derived = []
+        if "train/off_policy_weight" in metrics:
+            mean, square = (metrics[f"train/off_policy_weight{end}"].value for end in ("", "_square"))
+            derived.append(Metric(name="train/effective_sample_size", sum=effective_sample_size(mean, square)))
+        if self.kl_weight > 0:
+            derived.append(Metric(name="train/kl_weight", sum=self._moved_kl_weight))
+        divergence = metrics.get("train/kl_reference")
+        if self.target_kl is not None and divergence is not None and divergence.count:
+            self._moved_kl_weight = adapted_weight(
+                self._moved_kl_weight, divergence.value, target=self.target_kl, gain=self.kl_gain
+            )
+        return derived
 
-def _ratio_metrics(logprob_T: Tensor, proximal_T: Tensor | None, batch: TokenBatch) -> tuple[Metric, ...]:
-    """Mean and largest ratio of the current policy to behaviour and, where known, to proximal."""
-    mask_T = batch["loss_mask"]
-    metrics = []
-    for name, old_T in {"behaviour": batch["logprob"], "proximal": proximal_T}.items():
-        if old_T is not None:
-            ratio_T = ratio(log_ratio(logprob_T.detach(), old_T, mask_T))
-            metrics.append(masked_metric(f"ratio_{name}", ratio_T, mask_T))
-            metrics.append(masked_metric(f"ratio_{name}_max", ratio_T, mask_T, "max"))
-    return tuple(metrics)
+    def state_dict(self) -> Mapping[str, Any]:
+        return {} if self.target_kl is None else {"kl_weight": self._moved_kl_weight}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back the moved KL weight; a weight that is not moved any more is what the recipe says."""
+        if self.target_kl is not None and "kl_weight" in state:
+            self._moved_kl_weight = float(state["kl_weight"])
+
+    # --- pieces of it ----------------------------------------------------------------------------
+
+    @property
+    def uses_proximal(self) -> bool:
+        """Whether the proximal policy is in the ratio's denominator."""
+        return self.decoupled or self.old == "proximal"
+
+    def token_rewards(self, batch: TokenBatch) -> Tensor:
+        """What each token earns, float64 [T].
+
+        A sample's worth comes with its last loss token, a turn's with the turn's last, a divergence with each token.
+        """
+        mask_T = batch["loss_mask"]
+        reward_T = at_last_token(self.advantages(batch).double(), batch)
+        row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
+        group_K = batch.group_index_S[batch["segment"][row_K]]
+        worth_K = self.reward_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
+        reward_T = reward_T.index_add(0, row_K, worth_K)
+        if self.kl_weight > 0 and self.kl_in == "reward":
+            reward_T = reward_T - batch.scalars["kl_weight"] * self._divergence(batch)
+        return reward_T
+
+    def _divergence(self, batch: TokenBatch) -> Tensor:
+        """From the reference, of the policy that the step starts from where it is known, else of the behaviour; [T]."""
+        policy_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
+        return kl_reward(policy_T, batch["reference"], batch["loss_mask"], self.kl_estimator)
+
+    def _terms(
+        self, logprob_T: Tensor, entropy_T: Tensor | None, batch: TokenBatch
+    ) -> tuple[Tensor, tuple[Metric, ...]]:
+        """Divergence and entropy in the loss, [T], and what they are."""
+        mask_T, terms_T = batch["loss_mask"], logprob_T.new_zeros(())
+        metrics: tuple[Metric, ...] = ()
+        if self.kl_weight > 0:
+            reference_T = batch["reference"]
+            k3_T = estimate(log_ratio(logprob_T.detach(), reference_T, mask_T), "k3")
+            metrics += (masked_metric("kl_reference", k3_T, mask_T),)
+            if self.kl_in == "loss":
+                kl_T = kl_loss(logprob_T, reference_T, batch["logprob"], mask_T, self.kl_estimator)
+                terms_T = terms_T + batch.scalars["kl_weight"] * kl_T
+        if entropy_T is not None:
+            metrics += (masked_metric("entropy", entropy_T, mask_T),)
+            terms_T = terms_T - self.entropy_weight * masked(entropy_T, mask_T)
+        return terms_T, metrics

@@ -14,7 +14,7 @@ import numpy as np
 from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import BoolArray, IntArray, Trajectory
-from areal_lit_algorithms.aggregation import Aggregation, check_max_length, token_weights
+from areal_lit_algorithms.pieces.aggregation import Aggregation, check_max_length, token_weights
 from areal_lit_algorithms.sequences import TooLong, as_trajectory, check_length, completed, length_rules
 
 if TYPE_CHECKING:

@@ -59,6 +59,8 @@ def test_pack_lays_out_tokens_segments_and_groups() -> None:
         "logprob": [0, -0.5, -0.5, 0, -0.5, 0, -0.5],
         "version": [-1, 3, 3, -1, 3, -1, 3],
         "turn": [-1, 0, 0, -1, 4, -1, 0],
+        "turn_reward": [0.0] * 7,
+        "turn_scored": [False] * 7,
         "length": [3, 2, 2],
         "atom": [0, 1, 2],
         "group": [7, 7, 9],
@@ -71,6 +73,24 @@ def test_pack_lays_out_tokens_segments_and_groups() -> None:
     }
     assert {name: column.tolist() for name, column in batch.columns.items()} == expected
     assert batch.num_atoms == 3
+
+
+def test_rewards_of_turns_land_on_the_last_generated_token_of_their_turn() -> None:
+    turns = {"turn_ids": np.array([-1, 0, 0, -1, 1]), "turn_rewards": (0.5, -2.0)}
+    talk = trajectory([1, 2, 3, 4, 5], [0, 1, 1, 0, 1], **turns)
+    single = trajectory([1, 2], [0, 1], sample=1, turn_rewards=(3.0,))
+    broken = trajectory([1, 2], [0, 1], sample=2, turn_rewards=(float("nan"),))
+    batch = pack([group(talk, single, broken)])
+    assert batch["turn_reward"].tolist() == [0, 0, 0.5, 0, -2.0, 0, 3.0, 0, 0]
+    assert batch["turn_scored"].nonzero()[:, 0].tolist() == [2, 4, 6]
+    assert batch["scored"].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("rewards", [(1.0,), (1.0, 2.0, 3.0)])
+def test_rewards_of_turns_without_tokens_are_refused(rewards: tuple[float, ...]) -> None:
+    talk = trajectory([1, 2, 3], [0, 1, 1], turn_ids=np.array([-1, 0, 1]), turn_rewards=rewards)
+    with pytest.raises(ValueError, match=rf"has {len(rewards)} turn_rewards, but generated tokens in turns \[0, 1\]"):
+        pack([group(talk)])
 
 
 def test_members_of_an_atom_become_neighbours() -> None:

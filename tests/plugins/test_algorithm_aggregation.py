@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from algorithm_batches import make_batch
 
-from areal_lit_algorithms.aggregation import Aggregation, token_weights
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.aggregation import Aggregation, token_weights
 
 MASKS = [[1, 1, 1], [1, 0], [0], [1, 1]]
 
@@ -17,6 +17,7 @@ MASKS = [[1, 1, 1], [1, 0], [0], [1, 1]]
         ("token_mean", None, [[1 / 6] * 3, [1 / 6, 0], [0], [1 / 6] * 2]),
         ("sequence_mean", None, [[1 / 9] * 3, [1 / 3, 0], [0], [1 / 6] * 2]),
         ("group_mean", None, [[1 / 8] * 3, [1 / 8, 0], [0], [1 / 4] * 2]),
+        ("sequence_sum", None, [[1 / 3] * 3, [1 / 3, 0], [0], [1 / 3] * 2]),
         ("constant", 10, [[1 / 30] * 3, [1 / 30, 0], [0], [1 / 30] * 2]),
     ],
 )
@@ -26,7 +27,7 @@ def test_weights(aggregation: Aggregation, max_length: int | None, expected: lis
     assert weights.tolist() == pytest.approx([x for row in expected for x in (0.0, *row)])
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "group_mean"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "sequence_sum", "group_mean"])
 def test_nothing_to_train_weighs_nothing(aggregation: Aggregation) -> None:
     batch = make_batch(GRPO(), [1, 1], [None, None])
     assert token_weights(batch, aggregation).tolist() == [0.0] * 6

@@ -14,6 +14,8 @@ from algorithm_batches import make_batch, put
 from areal_lit.testing.algorithm import check_algorithm
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.normalisation import Normaliser
+from areal_lit_algorithms.pieces.rejection import Rejection
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "verl_grpo.json").read_text())
 
@@ -33,7 +35,7 @@ def step(
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=range(len(GOLDEN["cases"])))
 @pytest.mark.parametrize("by_std", [True, False])
 def test_advantages_are_verls(case: dict[str, Any], by_std: bool) -> None:
-    algorithm = GRPO(scale_by_std=by_std)
+    algorithm = GRPO(reward_norm=Normaliser(std_level="group" if by_std else "none"))
     batch = make_batch(algorithm, case["group"], case["reward"], case["mask"])
     expected = case["advantage" if by_std else "advantage_without_std"]
     assert algorithm.advantages(batch).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -63,7 +65,7 @@ def test_loss_and_gradient_are_verls(case: dict[str, Any], aggregation: Any, kin
 
 
 def test_by_hand() -> None:
-    algorithm = GRPO(scale_by_std=False, decoupled=False, old="behaviour")
+    algorithm = GRPO(reward_norm=Normaliser(std_level="none"), decoupled=False, old="behaviour")
     batch = make_batch(algorithm, [1, 1], [2.0, 0.0], [[1], [1]])
     ratio = torch.tensor([1.5, 0.5]).log().tolist()
     loss, gradient, metrics = step(algorithm, batch, [[ratio[0]], [ratio[1]]])
@@ -83,16 +85,16 @@ def test_the_gradient_raises_what_was_better() -> None:
 
 
 def test_decoupled_and_naive_are_told_apart_by_both_ratios() -> None:
-    algorithm = GRPO(off_policy_cap=1.25)
+    algorithm = GRPO(rejection=Rejection(upper=1.25))
     batch = make_batch(algorithm, [1, 1], [1.0, 0.0], [[1], [1]])
     batch = put(put(batch, "logprob", [[-2.0], [-2.0]]), "proximal", [[-1.5], [-2.0]])
     _, _, metrics = step(algorithm, batch, [[-1.4], [-2.0]])
-    e = torch.tensor([0.6, 0.1, 0.5]).exp().tolist()
+    e = torch.tensor([0.6, 0.1]).exp().tolist()
     assert metrics["ratio_behaviour"] == pytest.approx((e[0] + 1) / 2)
     assert metrics["ratio_proximal"] == pytest.approx((e[1] + 1) / 2)
     assert metrics["ratio_proximal_max"] == pytest.approx(e[1])
-    assert metrics["off_policy_weight"] == pytest.approx((e[2] + 1) / 2)
-    assert metrics["off_policy_capped"] == 0.5
+    assert metrics["off_policy_weight"] == pytest.approx((1.25 + 1) / 2)
+    assert metrics["rejected_high"] == 0.5
 
 
 def test_current_proximal_is_the_recomputed_one_on_the_first_minibatch() -> None:
@@ -131,7 +133,7 @@ def test_needs_follow_the_settings(settings: dict[str, Any], needs: set[str]) ->
     "settings",
     [
         {},
-        {"scale_by_std": False, "aggregation": "constant", "max_length": 16},
+        {"reward_norm": Normaliser(std_level="none"), "aggregation": "constant", "max_length": 16},
         {"proximal": "current", "aggregation": "group_mean"},
         {"decoupled": False, "old": "behaviour", "clip_dual": 3.0},
         {"kl_weight": 0.1, "entropy_weight": 0.01, "aggregation": "sequence_mean"},
@@ -150,7 +152,6 @@ def test_conformance(settings: dict[str, Any]) -> None:
         ({"clip_high": -0.1}, "clip_high must be > 0, got -0.1"),
         ({"clip_dual": 1.0}, "clip_dual must be > 1"),
         ({"old": "behaviour"}, "decoupled clips around the proximal policy"),
-        ({"off_policy_cap": 0.5}, "off_policy_cap must be >= 1"),
         ({"kl_weight": -1.0}, "kl_weight must be >= 0, got -1.0"),
     ],
 )
@@ -173,18 +174,11 @@ def test_rules_name_what_cannot_work() -> None:
     assert "rollout.samples_per_group is 1" in broken
 
 
-def test_step_metrics_show_the_advantages_and_the_groups() -> None:
-    algorithm = GRPO(scale_by_std=False)
+def test_step_metrics_show_advantages_rewards_and_groups() -> None:
+    algorithm = GRPO(reward_norm=Normaliser(std_level="none"))
     batch = algorithm.prepare(make_batch(algorithm, [1, 1, 2, 2], [3.0, 1.0, 5.0, 5.0], [[1], [1], [1], [1]]))
-    values = {m.name: m.value for m in algorithm.step_metrics(batch)}
-    assert values == pytest.approx(
-        {
-            "train/advantage_mean": 0.0,
-            "train/advantage_std": 0.5**0.5,
-            "train/advantage_max": 1.0,
-            "train/advantage_min": -1.0,
-            "train/zero_variance_groups": 0.5,
-            "train/single_groups": 0.0,
-            "train/empty_groups": 0.0,
-        }
-    )
+    values = {m.name.removeprefix("train/"): m.value for m in algorithm.step_metrics(batch)}
+    groups = {"zero_variance_groups": 0.5, "single_groups": 0.0, "empty_groups": 0.0}
+    advantage = {"advantage_mean": 0.0, "advantage_std": 0.5**0.5, "advantage_max": 1.0, "advantage_min": -1.0}
+    reward = {"reward_raw_mean": 3.5, "reward_raw_std": 2.75**0.5, "reward_raw_max": 5.0, "reward_raw_min": 1.0}
+    assert values == pytest.approx(groups | advantage | reward)

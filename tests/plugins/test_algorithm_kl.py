@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from areal_lit_algorithms.kl import kl_loss
-from areal_lit_algorithms.ratio import log_ratio, off_policy, ratio
+from areal_lit_algorithms.pieces.kl import kl_loss
+from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.0], dtype=torch.float64)
 REFERENCE = torch.log_softmax(torch.tensor([0.0, 0.5, -0.4, 0.2], dtype=torch.float64), 0)
@@ -45,24 +45,9 @@ def test_k3_has_the_reverse_divergence_as_its_value(estimator: Any) -> None:
     assert value == pytest.approx(divergence(is_reverse=True)[0])
 
 
-def test_k1_is_no_loss() -> None:
-    with pytest.raises(ValueError, match="k1's gradient has zero mean"):
-        kl_loss(LOGITS, REFERENCE, BEHAVIOUR, EVERY_TOKEN, "k1")  # type: ignore[arg-type]
-
-
 def test_masked_values_reach_no_exponential() -> None:
     mask = torch.tensor([True, False])
     logprob = torch.tensor([-1.0, float("nan")], requires_grad=True)
     result = ratio(log_ratio(logprob, torch.tensor([-1.0, -1e30]), mask))
     assert result.tolist() == [1.0, 1.0]
     assert torch.autograd.grad(result.sum(), logprob)[0].tolist() == [1.0, 0.0]
-
-
-def test_off_policy_weight_has_no_gradient_and_a_cap() -> None:
-    proximal = torch.tensor([0.0, 2.0], requires_grad=True)
-    mask = torch.ones(2, dtype=torch.bool)
-    capped, free = (off_policy(proximal, torch.zeros(2), mask, cap) for cap in (5.0, None))
-    assert capped.weight_T.tolist() == [1.0, 5.0]
-    assert free.weight_T.tolist() == pytest.approx([1.0, 7.389056])
-    assert not capped.weight_T.requires_grad
-    assert {m.name: m.value for m in capped.metrics}["off_policy_capped"] == 0.5

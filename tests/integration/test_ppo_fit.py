@@ -21,7 +21,7 @@ def trainer(directory: Path, *overrides: str) -> Trainer:
         "quickstart_inline",
         overrides=[
             f"runs_dir={directory}", "deterministic=true", "loggers=[csv]", "callbacks=[]", "num_minibatches=2",
-            "algorithm={class_path: strainer_ppo.PPO, init_args: {gamma: 1.0, lam: 0.9}}",
+            "algorithm={class_path: ppo, init_args: {lam: 0.9, advantage_norm: null}}",
             f"critic={{model: {{path: '{MODEL}'}}, strategy: single, optimizer: {ADAM}}}",
             "rollout.groups_per_step=8", "rollout.samples_per_group=4", "data.init_args.num_eval=0",
             "policy.num_threads=1", "inference.init_args.num_threads=1", *overrides,

@@ -6,14 +6,14 @@ dropped and unscored samples are out, and off-policy rejection does not change t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
 
-Aggregation = Literal["token_mean", "sequence_mean", "group_mean", "constant"]
+Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean", "constant"]
 
 
 def token_weights(minibatch: TokenBatch, aggregation: Aggregation, *, max_length: int | None = None) -> Tensor:
@@ -21,8 +21,9 @@ def token_weights(minibatch: TokenBatch, aggregation: Aggregation, *, max_length
 
     Args:
         aggregation: ``token_mean``: over all loss tokens (DAPO). ``sequence_mean``: mean over each sequence, then
-            over sequences (GRPO's paper). ``group_mean``: mean over each group's tokens, then over groups.
-            ``constant``: sum divided by (number of sequences x ``max_length``) (Dr. GRPO).
+            over sequences (GRPO's paper). ``sequence_sum``: sum over each sequence, mean over sequences (RLOO).
+            ``group_mean``: mean over each group's tokens, then over groups. ``constant``: sum divided by (number of
+            sequences x ``max_length``) (Dr. GRPO).
         max_length: the longest completion there can be; for ``constant`` only.
     """
     mask_T = minibatch["loss_mask"].double()
@@ -32,6 +33,8 @@ def token_weights(minibatch: TokenBatch, aggregation: Aggregation, *, max_length
         weight_T = mask_T / mask_T.sum().clamp(min=1)
     elif aggregation == "sequence_mean":
         weight_T = mask_T / minibatch.to_tokens(tokens_S.clamp(min=1)) / sequences
+    elif aggregation == "sequence_sum":
+        weight_T = mask_T / sequences
     elif aggregation == "group_mean":
         index_S = minibatch.group_index_S
         tokens_G = tokens_S.new_zeros(len(tokens_S)).index_add(0, index_S, tokens_S)
@@ -39,9 +42,10 @@ def token_weights(minibatch: TokenBatch, aggregation: Aggregation, *, max_length
         weight_T = mask_T / minibatch.to_tokens(tokens_G.clamp(min=1)[index_S]) / groups
     elif aggregation == "constant":
         check_max_length(aggregation, max_length)
+        assert max_length is not None
         weight_T = mask_T / (sequences * max_length)
     else:
-        raise ValueError(f"aggregation must be token_mean, sequence_mean, group_mean or constant, got {aggregation!r}")
+        raise ValueError(f"aggregation must be one of {', '.join(get_args(Aggregation))}, got {aggregation!r}")
     return weight_T.float()
 
 

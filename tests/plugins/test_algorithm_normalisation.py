@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_lit.token_batch import TokenBatch
-from areal_lit_algorithms.advantages import count_groups, normalise
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.diagnostics import count_groups
+from areal_lit_algorithms.pieces.normalisation import Normaliser
 
 
 def batch(groups: list[int], rewards: list[float | None], masks: list[list[int]] | None = None) -> TokenBatch:
@@ -21,7 +22,7 @@ def batch(groups: list[int], rewards: list[float | None], masks: list[list[int]]
 
 def advantages(groups: list[int], rewards: list[float | None], **settings: object) -> list[float]:
     made = batch(groups, rewards)
-    return normalise(made["reward"], made, **settings).tolist()  # type: ignore[arg-type]
+    return Normaliser(**settings).samples(made["reward"], made).tolist()  # type: ignore[arg-type]
 
 
 def test_group_mean_and_std() -> None:
@@ -67,7 +68,7 @@ def test_no_mean_with_a_std_must_be_asked_for_by_name() -> None:
 
 def test_who_may_not_vote_gets_nothing_and_changes_nothing() -> None:
     made = batch([1, 1, 1, 1], [1.0, None, 3.0, 100.0], [[1], [1], [1], [0]])
-    assert normalise(made["reward"], made, std_level="none").tolist() == [-1.0, 0.0, 1.0, 0.0]
+    assert Normaliser(std_level="none").samples(made["reward"], made).tolist() == [-1.0, 0.0, 1.0, 0.0]
 
 
 def test_groups_that_teach_nothing_are_counted() -> None:

@@ -1,0 +1,65 @@
+"""M2PO: mask by the second moment of the off-policy log-ratio, for stale data (arXiv 2510.01161).
+
+    m_t = (log pi - log behaviour)^2
+    drop the largest m_t of the step until the mean of the rest is below m2_threshold; keep at least one
+    loss = -keep exp(log pi - log behaviour) A,     no clip of the ratio
+
+The moment is taken over the whole step, of the recomputed proximal policy: the current one's at the first mini-batch,
+where the paper takes it. Tokens of equal moment go together. What is dropped stays in denominators.
+
+| published | ours | why |
+|---|---|---|
+| threshold 0.04 | 0.04 | |
+| moment of the current policy | of the proximal one | a selection over the step needs one policy for all of it |
+| advantages of GRPO | as grpo | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from areal_lit.token_batch import masked_metric
+from areal_lit_algorithms.pieces.ratios import ratio
+from areal_lit_algorithms.pieces.second_moment import within_second_moment
+from areal_lit_algorithms.policy_gradient import PolicyGradient
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal_lit.contracts.algorithm import Need
+    from areal_lit.token_batch import Dim, TokenBatch
+    from areal_lit.types import Metric
+
+
+class M2PO(PolicyGradient):
+    """Correct for the behaviour policy by the plain ratio, and leave out the tokens that make it vary most.
+
+    Args:
+        m2_threshold: bound on the mean squared log-ratio of the tokens that stay.
+    """
+
+    def __init__(self, *, m2_threshold: float = 0.04, **policy_gradient: Any) -> None:
+        super().__init__(decoupled=False, old="behaviour", proximal="recompute", rejection=None, **policy_gradient)
+        if not m2_threshold > 0:
+            raise ValueError(f"m2_threshold must be > 0, got {m2_threshold}")
+        self.m2_threshold = m2_threshold
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return super().needs | {"proximal"}
+
+    @property
+    def columns(self) -> Mapping[str, Dim]:
+        return {**super().columns, "kept": "T"}
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        mask_T = batch["loss_mask"]
+        log_ratio_N = (batch["proximal"] - batch["logprob"])[mask_T]
+        kept_T = mask_T.masked_scatter(mask_T, within_second_moment(log_ratio_N, self.m2_threshold))
+        return super().prepare(batch).with_columns(kept=kept_T)
+
+    def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
+        kept_T = batch["kept"].to(logprob_T.dtype)
+        loss_T = -kept_T * ratio(logprob_T - old_T) * batch["advantage"]
+        return loss_T, (masked_metric("m2_dropped", 1 - kept_T, batch["loss_mask"]),)

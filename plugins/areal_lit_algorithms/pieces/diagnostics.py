@@ -1,0 +1,86 @@
+"""The numbers that say what a step's data and the algorithm did with each other. docs/reading_metrics.md reads them.
+
+Shapes: T packed tokens, S samples of the step, G groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from areal_lit.token_batch import masked_metric
+from areal_lit.types import Metric
+from areal_lit_algorithms.pieces.normalisation import is_constant, valid_samples
+from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal_lit.token_batch import TokenBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts:
+    """How many groups of a step teach nothing, and why."""
+
+    groups: int
+    zero_variance: int
+    single: int
+    empty: int
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Fractions of the step's groups: all rewards equal, one valid sample left, none left."""
+        named = {"zero_variance_groups": self.zero_variance, "single_groups": self.single, "empty_groups": self.empty}
+        return tuple(Metric(name=f"train/{name}", sum=float(n), count=float(self.groups)) for name, n in named.items())
+
+
+def count_groups(x_S: Tensor, batch: TokenBatch) -> GroupCounts:
+    """Count the groups by what their valid values allow."""
+    valid, sets = valid_samples(batch), batch.group_index_S
+    num_groups = int(sets.max()) + 1
+    count_G = x_S.new_zeros(num_groups).index_add(0, sets, valid.to(x_S.dtype))
+    constant_G = valid.new_zeros(num_groups).index_put((sets,), is_constant(x_S.double(), valid, sets))
+    return GroupCounts(
+        groups=num_groups,
+        zero_variance=int((constant_G & (count_G > 1)).sum()),
+        single=int((count_G == 1).sum()),
+        empty=int((count_G == 0).sum()),
+    )
+
+
+def moments(name: str, x_N: Tensor) -> tuple[Metric, ...]:
+    """Mean, standard deviation and extremes of a step's values as ``train/NAME_mean`` and so on; none of nothing."""
+    if not x_N.numel():
+        return ()
+    x_N = x_N.double()
+    return (
+        Metric(name=f"train/{name}_mean", sum=float(x_N.sum()), count=float(x_N.numel())),
+        Metric(name=f"train/{name}_std", sum=float(x_N.std(correction=0))),
+        Metric(name=f"train/{name}_max", sum=float(x_N.max()), reduction="max"),
+        Metric(name=f"train/{name}_min", sum=float(x_N.min()), reduction="min"),
+    )
+
+
+def ratio_metrics(logprob_T: Tensor, old: Mapping[str, Tensor], batch: TokenBatch) -> tuple[Metric, ...]:
+    """Mean and largest ratio of the current policy to each older one, by name (``ratio_NAME``)."""
+    mask_T = batch["loss_mask"]
+    metrics = []
+    for name, old_T in old.items():
+        ratio_T = ratio(log_ratio(logprob_T.detach(), old_T, mask_T))
+        metrics.append(masked_metric(f"ratio_{name}", ratio_T, mask_T))
+        metrics.append(masked_metric(f"ratio_{name}_max", ratio_T, mask_T, "max"))
+    return tuple(metrics)
+
+
+def effective_sample_size(mean: float, mean_square: float) -> float:
+    """The share of samples that weights are worth, ``(sum w)^2 / (n sum w^2)``; 0 where all weights are 0."""
+    return mean**2 / mean_square if mean_square > 0 else 0.0
+
+
+def explained_variance(value_N: Tensor, return_N: Tensor) -> float:
+    """``1 - Var(return - value) / Var(return)``: 1 for a perfect critic, 0 for a constant one; NaN of equal returns."""
+    spread = float(return_N.double().var(correction=0)) if return_N.numel() else 0.0
+    if not spread > 0:
+        return float("nan")
+    return 1 - float((return_N.double() - value_N.double()).var(correction=0)) / spread

@@ -1,0 +1,68 @@
+"""Divergence from a reference policy: estimators per token, in the reward or in the loss, and its weight.
+
+Shapes: T packed tokens. With x = logprob - reference on tokens of the current policy, k1 = x, k2 = x^2 / 2 and
+k3 = exp(-x) - 1 + x estimate the reverse KL. As loss terms their gradients matter: k2's is that of the reverse KL in
+expectation, k3's that of the forward KL; ``k3+`` has k3's value and k2's gradient. k1's has zero mean on-policy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KLEstimator = Literal["k1", "k2", "k3", "k3+"]
+KLPlace = Literal["loss", "reward"]
+
+RATIO_CAP = 10.0
+"""Of the ratio a loss term carries. Beyond, a token says more about the mismatch than about the divergence."""
+
+
+def estimate(x: Tensor, estimator: KLEstimator) -> Tensor:
+    """The estimate of E[x] for a log-ratio x under its first policy, with its own gradient; x's shape."""
+    if estimator == "k1":
+        return x
+    if estimator == "k2":
+        return x.square() / 2
+    k3 = ratio(-x) - 1 + x
+    if estimator == "k3":
+        return k3
+    if estimator == "k3+":
+        gradient = x.square() / 2
+        return k3.detach() + gradient - gradient.detach()
+    raise ValueError(f"a KL estimator must be k1, k2, k3 or k3+, got {estimator!r}")
+
+
+def kl_loss(
+    logprob_T: Tensor, reference_T: Tensor, behaviour_T: Tensor, mask_T: Tensor, estimator: KLEstimator
+) -> Tensor:
+    """The estimate per token, times the ratio to the policy the token came from (no gradient through it), [T]."""
+    value_T = estimate(log_ratio(logprob_T, reference_T, mask_T), estimator)
+    return value_T * ratio(log_ratio(logprob_T.detach(), behaviour_T, mask_T)).clamp(max=RATIO_CAP)
+
+
+def kl_reward(logprob_T: Tensor, reference_T: Tensor, mask_T: Tensor, estimator: KLEstimator) -> Tensor:
+    """The estimate per token without gradient, to be subtracted from rewards; 0 outside the mask, float64 [T]."""
+    return estimate(log_ratio(logprob_T.detach().double(), reference_T, mask_T), estimator)
+
+
+def check_estimator(estimator: KLEstimator, place: KLPlace) -> None:
+    """Raise ValueError for an estimator that does not do what is wanted of it there."""
+    if place == "loss" and estimator == "k1":
+        raise ValueError(
+            "kl_estimator k1 has a gradient of zero mean on-policy and is no loss term; take k2 (reverse KL), k3 "
+            "(forward KL) or k3+, or set kl_in to 'reward'"
+        )
+    if place == "reward" and estimator == "k3+":
+        raise ValueError("kl_estimator k3+ differs from k3 in its gradient, which a reward has none of; take k3")
+
+
+def adapted_weight(weight: float, kl: float, *, target: float, gain: float) -> float:
+    """The weight after a step whose divergence was ``kl``: ``weight (1 + gain clip(kl / target - 1, -0.2, 0.2))``.
+
+    The log-space controller of arXiv 1909.08593, section 2.2, whose gain is 0.1.
+    """
+    return weight * (1 + gain * min(max(kl / target - 1, -0.2), 0.2))

@@ -1,0 +1,126 @@
+"""The off-policy weight between proximal and behaviour policy, and what is done about its extremes.
+
+Shapes: T packed tokens, S segments. The weight multiplies the loss and never enters a denominator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from areal_lit.token_batch import masked_metric
+from areal_lit_algorithms.pieces.kl import estimate
+from areal_lit_algorithms.pieces.ratios import log_ratio, masked, ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal_lit.token_batch import TokenBatch
+    from areal_lit.types import Metric
+
+RejectionMetric = Literal["ratio", "k1", "k2", "k3", "binary_kl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """Bounds on how far the proximal policy may be from the one that drew a token, and what happens beyond.
+
+    Args:
+        level: judge each ``token``, or each ``sequence`` by all its loss tokens.
+        action: ``mask`` takes what is out of bounds out of the loss; ``clamp`` keeps the weight within them (metric
+            ratio only; at sequence level the weight then is the sequence's).
+        metric: ``ratio`` is exp(proximal - behaviour); ``k1``, ``k2``, ``k3`` estimate KL(behaviour, proximal);
+            ``binary_kl`` is the larger of the two KLs between having drawn this token and having drawn any other.
+        aggregate: of a sequence's tokens: ``sum``, ``mean`` or ``max``; a ratio's in log space, so that ``sum`` is the
+            ratio of the sequences and ``mean`` the geometric mean.
+        lower: smallest value within bounds; null for none.
+        upper: largest value within bounds; null for none.
+    """
+
+    level: Literal["token", "sequence"] = "token"
+    action: Literal["mask", "clamp"] = "clamp"
+    metric: RejectionMetric = "ratio"
+    aggregate: Literal["sum", "mean", "max"] = "mean"
+    lower: float | None = None
+    upper: float | None = 5.0
+
+    def __post_init__(self) -> None:
+        if self.action == "clamp" and self.metric != "ratio":
+            raise ValueError(f"action clamp bounds the ratio itself, got metric {self.metric!r}; set action to mask")
+        if self.lower is None and self.upper is None:
+            raise ValueError("a rejection needs lower or upper, got neither; for none at all set it to null")
+        if self.lower is not None and self.upper is not None and not self.lower < self.upper:
+            raise ValueError(f"lower must be < upper, got {self.lower} and {self.upper}")
+        if self.metric == "ratio" and not (self.lower or 0) <= 1 <= (self.upper or 1):
+            raise ValueError(
+                f"the bounds of a ratio must hold 1, where the policies agree, got {self.lower} to {self.upper}"
+            )
+
+    def statistic(self, proximal_T: Tensor, behaviour_T: Tensor, batch: TokenBatch) -> Tensor:
+        """What is compared with the bounds, on every loss token; float64 [T]."""
+        mask_T = batch["loss_mask"]
+        log_T = log_ratio(proximal_T.double(), behaviour_T, mask_T)
+        if self.metric == "binary_kl":
+            value_T = binary_kl(masked(proximal_T.double(), mask_T), masked(behaviour_T.double(), mask_T))
+        else:
+            value_T = log_T if self.metric == "ratio" else estimate(-log_T, self.metric)
+        if self.level == "sequence":
+            value_T = batch.to_tokens(self._aggregated(value_T, batch))
+        return ratio(value_T) if self.metric == "ratio" else value_T
+
+    def apply(self, weight_T: Tensor, statistic_T: Tensor, mask_T: Tensor) -> tuple[Tensor, tuple[Metric, ...]]:
+        """The weight after the action, [T], and the fractions of loss tokens below and above the bounds."""
+        low_T = statistic_T < (float("-inf") if self.lower is None else self.lower)
+        high_T = statistic_T > (float("inf") if self.upper is None else self.upper)
+        metrics = (
+            masked_metric("rejected_low", low_T.float(), mask_T),
+            masked_metric("rejected_high", high_T.float(), mask_T),
+        )
+        if self.action == "mask":
+            return weight_T.where(~(low_T | high_T), 0.0), metrics
+        return statistic_T.clamp(self.lower, self.upper), metrics
+
+    def _aggregated(self, x_T: Tensor, batch: TokenBatch) -> Tensor:
+        """Over each sequence's loss tokens, [S]; 0 where there are none."""
+        if self.aggregate == "mean":
+            return batch.segment_mean(x_T)
+        if self.aggregate == "sum":
+            return batch.segment_sum(masked(x_T, batch["loss_mask"]))
+        lowest_T = x_T.where(batch["loss_mask"], float("-inf"))
+        highest_S = lowest_T.new_full((batch.num_segments,), float("-inf"))
+        highest_S = highest_S.scatter_reduce(0, batch["segment"], lowest_T, "amax")
+        return masked(highest_S, batch.loss_tokens_S > 0)
+
+
+def binary_kl(first_T: Tensor, second_T: Tensor) -> Tensor:
+    """The larger of the KLs between Bernoulli(exp first) and Bernoulli(exp second), float64 [T].
+
+    Certainty counts as a probability of 1 - 1e-12, so that the result stays finite.
+    """
+    log_p, log_q = (x_T.double().clamp(max=-1e-12) for x_T in (first_T, second_T))
+    log_not_p, log_not_q = ((-x_T.expm1()).log() for x_T in (log_p, log_q))
+    yes_T, no_T = log_p - log_q, log_not_p - log_not_q
+    return (log_p.exp() * yes_T + log_not_p.exp() * no_T).maximum(-log_q.exp() * yes_T - log_not_q.exp() * no_T)
+
+
+def off_policy_weight(
+    proximal_T: Tensor, behaviour_T: Tensor, batch: TokenBatch, *, is_corrected: bool, rejection: Rejection | None
+) -> tuple[Tensor, tuple[Metric, ...]]:
+    """What the loss of each token is multiplied by, without gradient, [T] (decoupled PPO, arXiv 2110.00641).
+
+    Args:
+        is_corrected: the weight starts as ``exp(proximal - behaviour)``; else as 1, which no clamp changes.
+    """
+    mask_T, proximal_T = batch["loss_mask"], proximal_T.detach()
+    weight_T = ratio(log_ratio(proximal_T.double(), behaviour_T, mask_T))
+    if not is_corrected:
+        weight_T = weight_T.new_ones(weight_T.shape)
+    metrics: tuple[Metric, ...] = ()
+    if rejection is not None and (is_corrected or rejection.action == "mask"):
+        statistic_T = rejection.statistic(proximal_T, behaviour_T, batch)
+        weight_T, metrics = rejection.apply(weight_T, statistic_T, mask_T)
+    metrics += (
+        masked_metric("off_policy_weight", weight_T, mask_T),
+        masked_metric("off_policy_weight_square", weight_T.square(), mask_T),
+    )
+    return weight_T.to(proximal_T.dtype), metrics

@@ -11,6 +11,7 @@ from typing import Any
 _HOMES = {
     "Checkpoint": "checkpointing",
     "Evaluation": "evaluation",
+    "Refresh": "refresh",
     "Role": "roles",
     "Rollout": "rollout",
     "Sampling": "types",

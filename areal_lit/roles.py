@@ -12,6 +12,7 @@ from typing import Any, final
 
 from areal_lit.activity import Activity
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Strategy, WeightTransport, WorkerGroup
+from areal_lit.refresh import Refresh
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
 
@@ -27,6 +28,7 @@ DOING = {
     "optimizer_step": "an optimizer step of the {}",
     "save": "saving the {}",
     "load": "restoring the {}",
+    "take_weights": "refreshing the {}",
 }
 """What a call to the ranks of a role is for people."""
 
@@ -43,6 +45,7 @@ class Role:
         num_threads: CPU threads per rank; 0 leaves torch's default.
         num_gpus: GPUs that each rank sees; a fraction shares one, 0 shows all there are.
         colocate_with: another role on whose ranks this one lives; by default it has ranks of its own.
+        refresh: of a frozen role that follows the policy, on whose ranks it lives then; by default it stays as it is.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Role:
         num_threads: int = 0,
         num_gpus: float = 0,
         colocate_with: str | None = None,
+        refresh: Refresh | None = None,
     ) -> None:
         for name, value, least in (
             ("num_ranks", num_ranks, 1),
@@ -70,6 +74,7 @@ class Role:
         self.num_threads = num_threads
         self.num_gpus = num_gpus
         self.colocate_with = colocate_with
+        self.refresh = refresh
 
 
 class RoleGroup:
@@ -131,6 +136,10 @@ class RoleGroup:
 
     def end_step(self) -> None:
         self.wait(self._call("end_step", self.name), "end_step")
+
+    def take_weights(self, source: str, *, decay: float) -> None:
+        """Have every rank mix the weights of another role on the same ranks into this one's."""
+        self.wait(self._call("take_weights", self.name, source, decay), "take_weights")
 
     def manifest(self) -> tuple[TensorInfo, ...]:
         """What ``send`` will deliver; asked for once, since names and shapes never change."""

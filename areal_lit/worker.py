@@ -81,6 +81,9 @@ class RoleWorker:
         self._held[role].strategy.end_step()
         self._moved.discard(role)
 
+    def take_weights(self, role: str, source: str, decay: float) -> None:
+        self._held[role].strategy.copy_from(self._held[source].strategy, decay=decay)
+
     def manifest(self, role: str) -> tuple[TensorInfo, ...]:
         return self._held[role].strategy.manifest()
 

@@ -164,6 +164,10 @@ class Strategy(Component):
             metrics += [*loss.metrics, Metric(name="loss", sum=float(weighted_sum(loss, batch)), reduction="sum")]
         return metrics
 
-    def copy_from(self, other: Strategy) -> None:
-        """Take the weights of another role on the same ranks (a refreshed reference)."""
+    def copy_from(self, other: Strategy, *, decay: float = 0.0) -> None:
+        """Take the weights of another role on the same ranks (a refreshed reference); on every rank.
+
+        What it holds then, ``decay`` x own + (1 - ``decay``) x other, is accumulated in float32 whatever the weights'
+        dtype, and is part of ``save``. A scalar head stays as it is.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot copy weights between roles")

@@ -32,7 +32,7 @@ from areal_lit.run.loggers import Loggers
 from areal_lit.run.offline import OfflineBatches
 from areal_lit.run.online import Online
 from areal_lit.run.policies import DefaultPolicies, PhaseClock
-from areal_lit.run.processes import set_up, start_engines, start_roles
+from areal_lit.run.processes import check_refreshes, set_up, start_engines, start_roles
 from areal_lit.run.recipe_changes import check_changes
 from areal_lit.run.running import checkpoint_store
 from areal_lit.run.state import RunState
@@ -122,6 +122,7 @@ class Lifecycle:
         batches = self._start_batches(data, groups["policy"], engines, hook, directory)
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
+        check_refreshes(groups)
         parts = {**components(trainer), **_listed("callbacks", callbacks), **_listed("loggers", self._loggers.members)}
         state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,13 @@ def start_roles(trainer: Trainer, *, watch: Callable[[], None]) -> dict[str, Rol
             )
     return {
         name: RoleGroup(
-            name, role, groups[role.colocate_with or name], watch=watch, timeout_s=trainer.call_timeout_s,
+            name,
+            role,
+            groups[role.colocate_with or name],
+            watch=watch,
+            timeout_s=trainer.call_timeout_s,
             activity=trainer.activity,
-        )  # fmt: skip
+        )
         for name, role in present.items()
     }
 
@@ -53,6 +57,20 @@ def set_up(trainer: Trainer, group: RoleGroup, callbacks: Sequence[Callback]) ->
         callbacks=[c for c in callbacks if any(hasattr(c, hook) for hook in RANK_HOOKS)],
         fingerprint=fingerprint(components(trainer).values()),
     )
+
+
+def check_refreshes(groups: Mapping[str, RoleGroup]) -> None:
+    """Raise ValueError for a role that follows the policy but is another model, once both are loaded."""
+    for name, group in groups.items():
+        if group.role.refresh is None:
+            continue
+        known = {(info.name, info.shape) for info in groups["policy"].manifest()}
+        missing = [info for info in group.manifest() if (info.name, info.shape) not in known]
+        if missing:
+            raise ValueError(
+                f"{name}.refresh takes the policy's weights, but the policy has no {missing[0].name} of shape "
+                f"{list(missing[0].shape)}; give both one architecture, or leave refresh out"
+            )
 
 
 def start_engines(trainer: Trainer) -> list[Process]:

@@ -46,7 +46,7 @@ class RunState:
         """Have ranks that save while they train get the memory for it ready; nobody waits for that."""
         settings = self._trainer.checkpoint
         if settings.in_background and settings.is_periodic:
-            for name in self._trainer.algorithm.heads:
+            for name in self._changing_roles:
                 self._roles[name].prepare_save()
 
     def capture(self, directory: Path, *, evaluation: Mapping[str, float], in_background: bool) -> Captured:
@@ -58,7 +58,7 @@ class RunState:
         """
         trainer, settings = self._trainer, self._trainer.checkpoint
         writing = []
-        for name in trainer.algorithm.heads:
+        for name in self._changing_roles:
             path = directory / "roles" / name
             path.mkdir(parents=True)
             export = None
@@ -79,9 +79,19 @@ class RunState:
         return Captured(state=state, writing=writing)
 
     def load_models(self, directory: Path) -> None:
-        """Give every trained role what it wrote."""
-        for name in self._trainer.algorithm.heads:
-            self._roles[name].load((directory / "roles" / name).resolve())
+        """Give every role that changes what it wrote."""
+        for name in self._changing_roles:
+            path = (directory / "roles" / name).resolve()
+            if name not in self._trainer.algorithm.heads and not path.exists():
+                logger.warning("%s has no %s, which had no refresh then; it begins with its own model", directory, name)
+                continue
+            self._roles[name].load(path)
+
+    @property
+    def _changing_roles(self) -> list[str]:
+        """Roles that are trained or follow the policy."""
+        heads = self._trainer.algorithm.heads
+        return [name for name, group in self._roles.items() if name in heads or group.role.refresh is not None]
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
         """Take back everything but the models. State of a component that is another class now is left out and told."""

@@ -133,6 +133,7 @@ class Run:
                 self._metrics += metrics
         for group in trained.values():
             group.end_step()
+        self._refresh_roles(trainer.step + 1)
         self._metrics += algorithm.end_step(merge_metrics(self._metrics))
         self._has_taken = self._is_training = False
         if not self._is_ready_to_save:
@@ -218,6 +219,12 @@ class Run:
             self._hook.rollout_finish(trainer=self.trainer, group=group)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _refresh_roles(self, step: int) -> None:
+        for group in self._roles.values():
+            refresh = group.role.refresh
+            if refresh is not None and refresh.is_due(step):
+                group.take_weights("policy", decay=refresh.decay)
 
     def _save(self, *, goes_on: bool) -> None:
         trainer = self.trainer

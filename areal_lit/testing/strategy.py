@@ -272,6 +272,29 @@ def evaluation_leaves_everything_alone(case: Case) -> None:
     _same(torch.tensor(loss), torch.tensor(value_of(metrics, "loss")), "loss of evaluate and optimizer_step")
 
 
+def weights_of_another_role_are_taken_or_averaged(case: Case) -> None:
+    """``copy_from`` follows its formula, and goes on so after ``save`` and ``load``."""
+    policy, reference = case.ready(PlainSGD(lr=0.5)), case.ready(init_seed=1)
+    if type(reference).copy_from is Strategy.copy_from:
+        return
+    expected = tensors(reference)
+    for seed, decay in enumerate((0.75, 0.5, 0.0, 0.9)):
+        policy.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
+        taken = tensors(policy)
+        reference.copy_from(policy, decay=decay)
+        expected = {name: decay * tensor + (1 - decay) * taken[name] for name, tensor in expected.items()}
+        _same_weights(tensors(reference), expected, f"weights after copy_from with decay={decay:g}", tolerance=1e-6)
+    _same_weights(tensors(policy), taken, "weights of the role that was copied from", exact=True)
+    directory = case.directory / "averaged"
+    directory.mkdir()
+    reference.save(directory)
+    loaded = case.ready(init_seed=2)
+    loaded.load(directory)
+    for strategy in (reference, loaded):
+        strategy.copy_from(policy, decay=0.9)
+    _same_weights(tensors(loaded), tensors(reference), "averages after loading", exact=True)
+
+
 STRATEGY_CHECKS: tuple[Callable[[Case], None], ...] = (
     outputs_speak_of_their_own_token,
     values_are_of_the_state_before_the_token,
@@ -284,6 +307,7 @@ STRATEGY_CHECKS: tuple[Callable[[Case], None], ...] = (
     an_export_is_the_same_model,
     non_finite_gradients_skip_the_step,
     evaluation_leaves_everything_alone,
+    weights_of_another_role_are_taken_or_averaged,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_lit.contracts import Algorithm
+from areal_lit.contracts import Algorithm, Strategy
 from areal_lit.recipes.schema import parameters_of
 from areal_lit.validation.walk import roles
 
@@ -50,6 +50,27 @@ def role_rules(trainer: Trainer) -> Iterator[str]:
         elif present[host].num_ranks != given.num_ranks:
             wanted = present[host].num_ranks
             yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {wanted} to colocate"
+
+
+def refresh_rules(trainer: Trainer) -> Iterator[str]:
+    """Who follows the policy is frozen, and can reach its weights."""
+    present = roles(trainer)
+    for role, given in present.items():
+        if given.refresh is None:
+            continue
+        if role in trainer.algorithm.heads:
+            yield f"{role}.refresh is given, but {type(trainer.algorithm).__name__} trains that role; remove it"
+            continue
+        if (given.colocate_with or role) != (present["policy"].colocate_with or "policy"):
+            yield (
+                f"{role}.refresh takes weights of the policy from the same ranks, but {role} lives on others; set "
+                f"{role}.colocate_with: policy"
+            )
+        if type(given.strategy).copy_from is Strategy.copy_from:
+            yield (
+                f"{role}.refresh is given, but strategy {type(given.strategy).__name__} cannot copy weights between "
+                "roles; remove it or choose another strategy"
+            )
 
 
 def _options(algorithm: Algorithm) -> str:

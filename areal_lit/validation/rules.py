@@ -10,7 +10,7 @@ from areal_lit.plugins import kind_of
 from areal_lit.validation.checkpoints import checkpoint_rules
 from areal_lit.validation.examples import example_rules
 from areal_lit.validation.models import model_rules
-from areal_lit.validation.roles import launch_rules, role_rules
+from areal_lit.validation.roles import launch_rules, refresh_rules, role_rules
 from areal_lit.validation.rollouts import offline_rules, online_rules
 from areal_lit.validation.run import run_rules
 from areal_lit.validation.walk import components
@@ -26,6 +26,7 @@ def broken_rules(trainer: Trainer) -> list[str]:
         *checkpoint_rules(trainer),
         *model_rules(trainer),
         *role_rules(trainer),
+        *refresh_rules(trainer),
         *launch_rules(trainer),
     ]
     broken += offline_rules(trainer) if trainer.algorithm.offline else online_rules(trainer)

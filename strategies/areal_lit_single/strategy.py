@@ -62,6 +62,7 @@ class Single(Strategy):
         self._network: Network
         self._trainable: Trainable | None = None
         self._copies: HostCopies | None = None
+        self._averages: dict[str, Tensor] = {}
 
     @property
     def network(self) -> Network:
@@ -168,7 +169,7 @@ class Single(Strategy):
             for name, tensor in self._tensors()
         )
 
-    def copy_from(self, other: Strategy) -> None:
+    def copy_from(self, other: Strategy, *, decay: float = 0.0) -> None:
         import torch
 
         source = {name: tensor for bucket in other.weights() for name, tensor in bucket}
@@ -179,15 +180,20 @@ class Single(Strategy):
             )
         with torch.no_grad():
             for name, tensor in own.items():
-                tensor.copy_(source[name])
+                if decay and tensor.dtype != torch.float32:
+                    self._averages.setdefault(name, tensor.float())
+                average = self._averages.get(name, tensor)
+                average.lerp_(source[name].to(average), 1 - decay)
+                if average is not tensor:
+                    tensor.copy_(average)
         if self._trainable is not None:
             self._trainable.follow()
 
     # --- state --------------------------------------------------------------------------------------------------
 
     def _state(self) -> Mapping[str, Any]:
-        """Weights once each, and if trained: masters, optimizer and schedule."""
-        state: dict[str, Any] = {"weights": dict(self._tensors())}
+        """Weights once each, what they are the rounded average of, and if trained: masters, optimizer and schedule."""
+        state: dict[str, Any] = {"weights": dict(self._tensors()), "averages": self._averages}
         if self._trainable is not None:
             state["trainable"] = self._trainable.state_dict()
         return state
@@ -204,6 +210,7 @@ class Single(Strategy):
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state["weights"][name])
+        self._averages = dict(state.get("averages", {}))
         if self._trainable is not None:
             if "trainable" not in state:
                 raise ValueError("the checkpoint is of a frozen role and has no optimizer state to train on with")

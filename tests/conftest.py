@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -52,3 +53,21 @@ def _leaves_nothing_behind() -> Iterator[None]:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A directory of a name, filled by the first of the parallel workers that wants it; the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+
+    def made(name: str, fill: Callable[[Path], None]) -> Path:
+        directory, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock", timeout=300):
+            if not done.exists():
+                directory.mkdir(exist_ok=True)
+                fill(directory)
+                done.touch()
+        return directory
+
+    return made

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from catalogue_mistakes import MISTAKES, TINY, component, jsonl
+from catalogue_run import told_by_python
 
 from areal_lit import recipes
 from areal_lit.cli.main import main
 from areal_lit.types import ModelSpec
-
-STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "socket.connect"}
-started: list[str] | None = None
-
-
-def _listen(event: str, arguments: object) -> None:
-    if started is not None and event in STARTS:
-        started.append(f"{event} {arguments}")
-
-
-sys.addaudithook(_listen)
-
 
 PARTS = """
 from areal_lit_inference.transformers import Transformers
@@ -44,13 +33,8 @@ def graded(completion, solution):
 """
 
 
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a first user's directory holds; it is the current one, and on ``sys.path``."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setitem(sys.modules, "datasets", None)
+def furnish(directory: Path) -> None:
+    """What a first user's directory holds."""
     texts = {
         "file.txt": "",
         "old_run/hf/config.json": "{}",
@@ -70,42 +54,43 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         metadata = f"{distribution.replace('-', '_')}-1.0.dist-info"
         texts[f"{metadata}/METADATA"] = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
         texts[f"{metadata}/entry_points.txt"] = "[areal_lit.rewards]\ncatalogue_twice = catalogue_parts:Twice\n"
-    (tmp_path / "empty").mkdir()
+    (directory / "empty").mkdir()
     for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
 
 
 @pytest.fixture
-def nothing_starts(desk: Path) -> Iterator[None]:
-    """Fail a test that starts a process, opens a connection or makes a run's directory."""
-    global started
-    runs = sorted(desk.joinpath("runs").rglob("*"))
-    started = []
-    yield
-    found, started = started, None
-    assert found == []
-    assert sorted(desk.joinpath("runs").rglob("*")) == runs
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A first user's directory; it is the current one, and on ``sys.path``."""
+    furnish(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
-def told_by_python(recipe: Mapping[str, Any]) -> str:
-    try:
-        return "\n".join(recipes.load("quickstart", recipe).validate())
-    except recipes.RecipeError as error:
-        return str(error)
+@pytest.fixture(scope="module")
+def outcomes(once: Callable[[str, Callable[[Path], None]], Path]) -> Mapping[str, Mapping[str, Any]]:
+    """What each mistake was told, from one process that counts what it starts."""
+
+    def validate(directory: Path) -> None:
+        furnish(directory)
+        runs = sorted(directory.joinpath("runs").rglob("*"))
+        path = os.pathsep.join([str(directory), str(Path(__file__).parent)])
+        command = [sys.executable, "-m", "catalogue_run", "outcomes.json"]
+        subprocess.run(command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=240)
+        assert sorted(directory.joinpath("runs").rglob("*")) == runs
+
+    return json.loads(once("catalogue", validate).joinpath("outcomes.json").read_text())
 
 
-@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("name", MISTAKES)
-def test_validate_names_value_rule_and_way_out(name: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe, says = MISTAKES[name]
-    desk.joinpath("mistake.yaml").write_text(yaml.safe_dump(dict(recipe)))
-    assert main(["validate", "--config", "quickstart", "--config", "mistake.yaml"]) in (1, 2)
-    by_command = capsys.readouterr().err
-    by_python = told_by_python(recipe)
-    for told in (by_command, by_python):
-        assert [part for part in says if part not in told] == [], told
+def test_validate_names_value_rule_and_way_out(name: str, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
+    outcome = outcomes[name]
+    assert outcome["code"] in (1, 2)
+    assert outcome["started"] == []
+    for told in (outcome["command"], outcome["python"]):
+        assert [part for part in MISTAKES[name][1] if part not in told] == [], told
         assert told.count("Traceback") == (name == "plugin that fails to import"), told
 
 

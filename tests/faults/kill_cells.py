@@ -62,6 +62,7 @@ def attempt(directory: Path, *strike: object) -> End:
         strike: phase, step, victim and delay in seconds; none at all for a run that is left alone.
     """
     command = [sys.executable, "-c", "import kill_run; kill_run.main()", str(directory), *map(str, strike)]
+    num_before = len(history(directory))
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (directory / "output.txt").open("ab") as output:
         controller = subprocess.Popen(
@@ -73,11 +74,10 @@ def attempt(directory: Path, *strike: object) -> End:
     finally:
         controller.kill()
         left = what_stays(directory)
-    lines = history(directory)
-    last = {key: value for line in lines[-2:] for key, value in line.items()}
+    told = {key: value for line in history(directory)[num_before:] for key, value in line.items()}
     return End(
-        code=controller.returncode, raised=last.get("raised"), message=last.get("message", ""),
-        shared=last.get("shared", []), left=left,
+        code=controller.returncode, raised=told.get("raised"), message=told.get("message", ""),
+        shared=told.get("shared", []), left=left,
     )  # fmt: skip
 
 
@@ -104,7 +104,8 @@ def processes_of(directory: Path) -> Iterator[psutil.Process]:
 
 def history(directory: Path) -> list[dict[str, Any]]:
     """All that was written down, in order."""
-    return [json.loads(line) for line in (directory / "history.jsonl").read_text().splitlines()]
+    file = directory / "history.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def trained(directory: Path) -> list[dict[str, Any]]:

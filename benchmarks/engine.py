@@ -21,11 +21,11 @@ import torch
 
 from areal_lit.models import load_causal_lm
 from areal_lit.types import ModelSpec, Sampling
-from areal_lit_inference.engine import Engine
-from areal_lit_inference.model import ServedModel
-from areal_lit_inference.rows import Sequence
-from areal_lit_inference.sampling import seed_state
-from areal_lit_inference.stopping import Stopping
+from areal_lit_inference.transformers.engine import Engine
+from areal_lit_inference.transformers.model import ServedModel
+from areal_lit_inference.transformers.rows import Sequence
+from areal_lit_inference.transformers.sampling import seed_state
+from areal_lit_inference.transformers.stopping import Stopping
 
 CONFIG = {
     "model_type": "qwen3", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,

@@ -1,1 +1,1 @@
-"""First-party plugins: inference, one file each."""
+"""First-party plugins: inference, one file or package each."""

@@ -1,1 +1,1 @@
-"""First-party plugins: launchers, one file each."""
+"""First-party plugins: launchers, one file or package each."""

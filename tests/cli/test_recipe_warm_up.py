@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import psutil
 import pytest
@@ -41,7 +42,7 @@ def test_names_in_the_text_are_those_of_the_trainer(recipe):
     with warm_up_named([recipe], LISTENER), warm_up_for(load(recipe, overrides=["=".join(LISTENER)])):
         pass
     early, late = heard
-    assert early == late
+    assert set(map(resolve_name, early)) == set(map(resolve_name, late))
     assert "areal_lit.worker" in early
     assert "areal_lit_single.strategy:Single" in early
 
@@ -84,7 +85,7 @@ def test_what_components_preload_exists():
     plugins = Plugins.discover()
     classes = [plugins.load(plugin.kind, plugin.path) for plugin in plugins if plugin.kind in IN_PROCESSES]
     names = {name for cls in classes for name in cls.preload}
-    assert "areal_lit_inference.server" in names
+    assert "areal_lit_inference.transformers.server" in names
     assert [name for name in sorted(names) if find_spec(name) is None] == []
 
 

@@ -11,11 +11,10 @@ import numpy as np
 from areal_lit.contracts import ProcessSpec
 from areal_lit.testing.tiny import tiny_tokenizer
 from areal_lit.types import ModelSpec
-from areal_lit_inference import server
-from areal_lit_inference.engine import Engine
-from areal_lit_inference.rows import Finished
-from areal_lit_inference.rows import Sequence as EngineSequence
-from areal_lit_inference.transformers import Transformers
+from areal_lit_inference.transformers import Transformers, server
+from areal_lit_inference.transformers.engine import Engine
+from areal_lit_inference.transformers.rows import Finished
+from areal_lit_inference.transformers.rows import Sequence as EngineSequence
 
 LIES = {
     "a": lambda true: {"token_ids": np.zeros(3, np.uint8)},

@@ -17,8 +17,16 @@ from lying_engine import LIES, Lying
 from areal_lit.contracts import Process, ProcessDied
 from areal_lit.types import GenerateRequest, Sampling
 from areal_lit.weight_sync import WeightSync, WeightSyncError
-from areal_lit_inference.client import Client
-from areal_lit_inference.messages import Completed, Generate, Message, Ready, Reply, decode_to_engine, frame
+from areal_lit_inference.transformers.client import Client
+from areal_lit_inference.transformers.messages import (
+    Completed,
+    Generate,
+    Message,
+    Ready,
+    Reply,
+    decode_to_engine,
+    frame,
+)
 from areal_lit_launchers.local import Local
 
 

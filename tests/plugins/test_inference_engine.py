@@ -16,12 +16,12 @@ from torch import Tensor
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import ModelSpec, Sampling, TensorInfo
-from areal_lit_inference import engine as engine_module
-from areal_lit_inference.engine import URGENT_SLOTS, Engine
-from areal_lit_inference.model import ServedModel
-from areal_lit_inference.rows import Finished, Sequence
-from areal_lit_inference.sampling import seed_state
-from areal_lit_inference.stopping import Stopping
+from areal_lit_inference.transformers import engine as engine_module
+from areal_lit_inference.transformers.engine import URGENT_SLOTS, Engine
+from areal_lit_inference.transformers.model import ServedModel
+from areal_lit_inference.transformers.rows import Finished, Sequence
+from areal_lit_inference.transformers.sampling import seed_state
+from areal_lit_inference.transformers.stopping import Stopping
 
 LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-6}
 QWEN2 = {"model_type": "qwen2"}

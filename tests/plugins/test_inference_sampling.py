@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.types import Sampling
-from areal_lit_inference.sampling import SamplingRows, draw, seed_state, truncate, uniform
-from areal_lit_inference.spans import plan_spans
+from areal_lit_inference.transformers.sampling import SamplingRows, draw, seed_state, truncate, uniform
+from areal_lit_inference.transformers.spans import plan_spans
 
 CPU = torch.device("cpu")
 

@@ -21,9 +21,8 @@ from areal_lit.models import load_causal_lm
 from areal_lit.testing.inference import check_inference
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import GenerateRequest, ModelSpec, Sampling, WeightSource
-from areal_lit_inference import messages
-from areal_lit_inference.server import serve
-from areal_lit_inference.transformers import Transformers
+from areal_lit_inference.transformers import Transformers, messages
+from areal_lit_inference.transformers.server import serve
 
 PROMPT = np.asarray([11, 12, 13, 14, 15])
 HERE = f"{__name__}:SeededReceiver"

@@ -217,7 +217,7 @@ def test_a_warm_up_without_a_run_leaves_nothing(modules):
 def test_a_controller_that_is_killed_while_it_warms_up_leaves_nothing(modules):
     (modules / "endless.py").write_text("import time; time.sleep(600)")
     script = (
-        "import os, signal, sys; from areal_lit_launchers.forking import FORK_SERVER; "
+        "import os, signal, sys; from areal_lit_launchers.local.forking import FORK_SERVER; "
         "from areal_lit_launchers.local import Local; context = Local.warm_up(['endless']); context.__enter__(); "
         "print(FORK_SERVER.get().pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -17,9 +17,9 @@ import torch
 from launcher_targets import await_gone
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
-from areal_lit_launchers.channel import dumps, loads
-from areal_lit_launchers.gpus import GpuPool
 from areal_lit_launchers.local import Local
+from areal_lit_launchers.local.channel import dumps, loads
+from areal_lit_launchers.local.gpus import GpuPool
 
 HERE = str(Path(__file__).parent)
 

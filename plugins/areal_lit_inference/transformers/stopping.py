@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from areal_lit.types import IntArray, StopReason
-from areal_lit_inference.rows import Rows
+from areal_lit_inference.transformers.rows import Rows
 
 _TAIL_MARGIN = 8
 """Tokens decoded beyond a stop string's bytes, as the first decoded ones may lose a leading space."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from areal_lit.models import load_causal_lm
 from areal_lit.types import ModelSpec, TensorInfo
-from areal_lit_inference.slots import ATTENTION, Decode, Prefill, SlotCache, Span, pack, register_attention
+from areal_lit_inference.transformers.slots import ATTENTION, Decode, Prefill, SlotCache, Span, pack, register_attention
 
 PARITY_LIMIT = 0.02
 """Largest log-prob difference to the model's own attention that a supported model may show."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from areal_lit.contracts.launcher import Death
 from areal_lit.logs import LogPipe
-from areal_lit_launchers.spawner import Spawner, Started
+from areal_lit_launchers.local.spawner import Spawner, Started
 
 LOG_TAIL_LINES = 30
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-from areal_lit_launchers.worker import MESSAGE_BYTES
+from areal_lit_launchers.local.worker import MESSAGE_BYTES
 
 NUM_DESCRIPTORS = 3
 

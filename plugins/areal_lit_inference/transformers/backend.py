@@ -11,7 +11,7 @@ from areal_lit.models import LATE_IMPORTS
 from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, ModelSpec, WeightSource
 
 if TYPE_CHECKING:
-    from areal_lit_inference.client import Client
+    from areal_lit_inference.transformers.client import Client
 
 START_TIMEOUT_S = 300.0
 
@@ -35,7 +35,7 @@ class Transformers(InferenceBackend):
     """
 
     receivers: ClassVar[frozenset[str]] = frozenset({"*"})
-    preload = ("areal_lit_inference.server", *LATE_IMPORTS)
+    preload = ("areal_lit_inference.transformers.server", *LATE_IMPORTS)
     logprobs: LogprobDistribution = LogprobDistribution(after_temperature=True, after_truncation=False)
 
     def __init__(
@@ -78,15 +78,19 @@ class Transformers(InferenceBackend):
         }  # fmt: skip
         return [
             ProcessSpec(
-                name="engine-0", target="areal_lit_inference.server:serve", kwargs=kwargs, num_threads=self.num_threads,
-                num_gpus=self.num_gpus, start_timeout_s=START_TIMEOUT_S,
+                name="engine-0",
+                target="areal_lit_inference.transformers.server:serve",
+                kwargs=kwargs,
+                num_threads=self.num_threads,
+                num_gpus=self.num_gpus,
+                start_timeout_s=START_TIMEOUT_S,
             )
-        ]  # fmt: skip
+        ]
 
     async def connect(self, processes: Sequence[Process]) -> None:
         """Connect and wait until the model is loaded."""
         (process,) = processes
-        from areal_lit_inference.client import Client
+        from areal_lit_inference.transformers.client import Client
 
         self._client = await Client.open(process, START_TIMEOUT_S)
 
@@ -102,25 +106,25 @@ class Transformers(InferenceBackend):
 
     async def update_weights(self, source: WeightSource) -> None:
         """Take weights in place. Running requests come back as interrupted first."""
-        from areal_lit_inference.messages import Update
+        from areal_lit_inference.transformers.messages import Update
 
         await self.client.call(Update(number=self.client.next_number(), source=source, timeout_s=self.update_timeout_s))
 
     async def pause(self, mode: Literal["interrupt", "drain"]) -> None:
         """Stop between decode steps; under ``drain`` after the running requests' ends."""
-        from areal_lit_inference.messages import Pause
+        from areal_lit_inference.transformers.messages import Pause
 
         await self.client.call(Pause(number=self.client.next_number(), mode=mode))
 
     async def resume(self) -> None:
         """Start what has waited."""
-        from areal_lit_inference.messages import Resume
+        from areal_lit_inference.transformers.messages import Resume
 
         await self.client.call(Resume(number=self.client.next_number()))
 
     async def score(self, token_ids: IntArray, *, temperature: float = 1.0) -> FloatArray:
         """Log-prob of every token under the weights the engine holds now."""
-        from areal_lit_inference.messages import Score, floats_from_bytes, ids_to_bytes
+        from areal_lit_inference.transformers.messages import Score, floats_from_bytes, ids_to_bytes
 
         number = self.client.next_number()
         reply = await self.client.call(Score(number=number, token_ids=ids_to_bytes(token_ids), temperature=temperature))
@@ -128,7 +132,7 @@ class Transformers(InferenceBackend):
 
     async def flush_cache(self) -> None:
         """Share no computed prompt with requests yet to come."""
-        from areal_lit_inference.messages import Flush
+        from areal_lit_inference.transformers.messages import Flush
 
         await self.client.call(Flush(number=self.client.next_number()))
 

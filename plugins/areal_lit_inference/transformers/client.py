@@ -9,8 +9,8 @@ import time
 
 from areal_lit.contracts.launcher import Process
 from areal_lit.types import Completion, GenerateRequest
-from areal_lit_inference import messages
-from areal_lit_inference.messages import Call, Cancel, Completed, Failed, Message, Ready, Reply, ToClient
+from areal_lit_inference.transformers import messages
+from areal_lit_inference.transformers.messages import Call, Cancel, Completed, Failed, Message, Ready, Reply, ToClient
 
 RETRY_S = 0.02
 ALIVE_CHECK_S = 0.5

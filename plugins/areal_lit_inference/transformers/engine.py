@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from areal_lit.types import FloatArray, IntArray, StopReason, TensorInfo
-from areal_lit_inference.model import ServedModel
-from areal_lit_inference.rows import Finished, Rows, Sequence
-from areal_lit_inference.sampling import SamplingRows, draw, uniform
-from areal_lit_inference.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
-from areal_lit_inference.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
-from areal_lit_inference.stopping import Stopping
+from areal_lit_inference.transformers.model import ServedModel
+from areal_lit_inference.transformers.rows import Finished, Rows, Sequence
+from areal_lit_inference.transformers.sampling import SamplingRows, draw, uniform
+from areal_lit_inference.transformers.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
+from areal_lit_inference.transformers.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
+from areal_lit_inference.transformers.stopping import Stopping
 
 URGENT_SLOTS = 2
 """Slots beyond ``max_slots`` that only urgent sequences take: as many as a parity probe has prompts."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, ProcessDied, WorkerGroup
-from areal_lit_launchers.channel import Call, Channel, Parts, dumps, loads
-from areal_lit_launchers.child import Child, stop_children
+from areal_lit_launchers.local.channel import Call, Channel, Parts, dumps, loads
+from areal_lit_launchers.local.child import Child, stop_children
 
 
 class RemoteTraceback(RuntimeError):

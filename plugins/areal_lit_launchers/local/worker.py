@@ -59,7 +59,7 @@ def main() -> None:
 def forked(control: socket.socket) -> socket.socket:
     """Serve as a fork server; in a process that it forks, the socket on which that is told what to do."""
     sys.path[:] = pickle.loads(control.recv(MESSAGE_BYTES))
-    from areal_lit_launchers.fork_server import serve
+    from areal_lit_launchers.local.fork_server import serve
 
     server = os.getpid()
     child = serve(control)
@@ -147,7 +147,7 @@ def serve_process(connection: socket.socket, orders: dict[str, Any]) -> None:
 
 def serve_rank(connection: socket.socket, orders: dict[str, Any]) -> None:
     """Construct ``target(Rank)`` and answer calls, in order, in this thread."""
-    from areal_lit_launchers.channel import Channel
+    from areal_lit_launchers.local.channel import Channel
 
     channel = Channel(connection)
     frames: SimpleQueue[tuple[int, Any]] = SimpleQueue()
@@ -174,7 +174,7 @@ def queue_frames(channel: Any, frames: SimpleQueue[tuple[int, Any]]) -> None:
 
 def answer(channel: Any, subject: Any, call_id: int, parts: Any) -> bool:
     """Run one call and send its reply, that of a future once it is done; False after the last call."""
-    from areal_lit_launchers.channel import loads
+    from areal_lit_launchers.local.channel import loads
 
     try:
         call = loads(parts)
@@ -198,7 +198,7 @@ def reply_of(done: Future[Any]) -> Any:
 
 def reply(value: Any = None, error: BaseException | None = None) -> Any:
     """A reply's frame; an error's says where it was raised, and so does that of a value that does not pickle."""
-    from areal_lit_launchers.channel import Reply, dumps
+    from areal_lit_launchers.local.channel import Reply, dumps
 
     if error is None:
         try:
@@ -211,7 +211,7 @@ def reply(value: Any = None, error: BaseException | None = None) -> Any:
 
 def portable(error: BaseException) -> BaseException:
     """The exception, or a RuntimeError with its text where it does not survive pickling."""
-    from areal_lit_launchers.channel import dumps, loads
+    from areal_lit_launchers.local.channel import dumps, loads
 
     try:
         loads(dumps(error))

@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from io import FileIO
 
 from areal_lit.logs import BoundedFile, LogPipe
-from areal_lit_launchers.fork_server import Fork, Order, Preload
-from areal_lit_launchers.spawner import SPIN_COUNT, Spawner, worker_path
+from areal_lit_launchers.local.fork_server import Fork, Order, Preload
+from areal_lit_launchers.local.spawner import SPIN_COUNT, Spawner, worker_path
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy's would start its threads when it is imported

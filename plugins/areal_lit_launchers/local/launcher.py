@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
 from areal_lit.scratch import Scratch
-from areal_lit_launchers.channel import Channel, dumps
-from areal_lit_launchers.child import Child, stop_children
-from areal_lit_launchers.forking import FORK_SERVER, ForkServer, can_fork, importing_ahead
-from areal_lit_launchers.gpus import GpuPool
-from areal_lit_launchers.group import LocalGroup, LocalRank
-from areal_lit_launchers.ports import free_ports
-from areal_lit_launchers.process import LocalProcess, hear
-from areal_lit_launchers.spawner import Spawner, Started, threads, worker_path
+from areal_lit_launchers.local.channel import Channel, dumps
+from areal_lit_launchers.local.child import Child, stop_children
+from areal_lit_launchers.local.forking import FORK_SERVER, ForkServer, can_fork, importing_ahead
+from areal_lit_launchers.local.gpus import GpuPool
+from areal_lit_launchers.local.group import LocalGroup, LocalRank
+from areal_lit_launchers.local.ports import free_ports
+from areal_lit_launchers.local.process import LocalProcess, hear
+from areal_lit_launchers.local.spawner import Spawner, Started, threads, worker_path
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer

@@ -20,9 +20,9 @@ from typing import Any
 from areal_lit.plugins import check_fingerprint
 from areal_lit.text import TextCodec
 from areal_lit.types import ModelSpec, WeightSource
-from areal_lit_inference import messages
-from areal_lit_inference.engine import Engine
-from areal_lit_inference.messages import (
+from areal_lit_inference.transformers import messages
+from areal_lit_inference.transformers.engine import Engine
+from areal_lit_inference.transformers.messages import (
     Cancel,
     Completed,
     Failed,
@@ -37,11 +37,11 @@ from areal_lit_inference.messages import (
     ToEngine,
     Update,
 )
-from areal_lit_inference.model import ServedModel, load_receiver
-from areal_lit_inference.rows import Finished
-from areal_lit_inference.rows import Sequence as EngineSequence
-from areal_lit_inference.sampling import seed_state
-from areal_lit_inference.stopping import Stopping
+from areal_lit_inference.transformers.model import ServedModel, load_receiver
+from areal_lit_inference.transformers.rows import Finished
+from areal_lit_inference.transformers.rows import Sequence as EngineSequence
+from areal_lit_inference.transformers.sampling import seed_state
+from areal_lit_inference.transformers.stopping import Stopping
 
 CONNECT_TIMEOUT_S = 300.0
 

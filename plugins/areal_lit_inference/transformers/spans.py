@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_lit_inference.slots import Span
+from areal_lit_inference.transformers.slots import Span
 
 SPAN_COST = 512
 """What one more span costs in fixed overhead: on a CPU as much as this many positions."""

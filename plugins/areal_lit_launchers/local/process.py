@@ -9,8 +9,8 @@ import threading
 import time
 
 from areal_lit.contracts.launcher import Process, ProcessSpec
-from areal_lit_launchers.channel import Channel
-from areal_lit_launchers.child import Child, stop_children
+from areal_lit_launchers.local.channel import Channel
+from areal_lit_launchers.local.child import Child, stop_children
 
 POLL_INTERVAL_S = 0.1
 

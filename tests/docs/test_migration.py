@@ -1,0 +1,47 @@
+"""The page for people who come from other frameworks names no key that a recipe does not take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_lit import recipes
+
+PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+
+
+def keys() -> Iterator[str]:
+    """What stands in backticks in the second column of the tables."""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            yield from re.findall(r"`([^`]+)`", line.split("|")[2])
+
+
+def takes(config: Any, path: list[str]) -> bool:
+    """Whether a resolved recipe has a value there, below ``init_args`` of components or not."""
+    if not path:
+        return True
+    if not isinstance(config, Mapping):
+        return False
+    inner = config.get("init_args", {}) if "class_path" in config else config
+    return path[0] in inner and takes(inner[path[0]], path[1:])
+
+
+@pytest.fixture(scope="module")
+def config() -> Mapping[str, Any]:
+    return recipes.describe_config(recipes.load("gsm8k_grpo"))
+
+
+def test_every_key_exists(config: Mapping[str, Any]) -> None:
+    named = sorted(set(keys()))
+    assert len(named) > 40
+    assert [key for key in named if not takes(config, key.split("."))] == []
+
+
+@pytest.mark.parametrize("key", ["rollout.groups_per_steps", "algorithm.clip", "nothing", "name.more"])
+def test_a_key_that_does_not_exist_is_found(config: Mapping[str, Any], key: str) -> None:
+    assert not takes(config, key.split("."))

@@ -10,25 +10,12 @@ from areal_lit.diagnosis.finding import Finding, error, ok, warning
 from areal_lit.diagnosis.probe import probe, shortened
 from areal_lit.plugins import Plugin, Plugins
 
-IMPORTS = """
-import json
-from areal_lit.plugins import PluginError, Plugins
-plugins = Plugins.discover()
-for plugin in plugins:
-    what = {"kind": plugin.kind, "path": plugin.path}
-    print(json.dumps(what), flush=True)
-    try:
-        plugins.load(plugin.kind, plugin.path)
-    except PluginError as error:
-        print(json.dumps({**what, "broken": str(error)}), flush=True)
-"""
-
 
 def plugins(examination: Examination) -> Iterator[Finding]:
     """Every installed plugin can be imported, and no name is claimed twice."""
     installed = list(Plugins.discover())
     yield from _claimed_twice(installed)
-    report = probe(IMPORTS, timeout_s=examination.timeout_s)
+    report = probe("plugin_imports", timeout_s=examination.timeout_s)
     broken = {(value["kind"], value["path"]): value["broken"] for value in report.values if "broken" in value}
     if report.problem and report.values:
         last = report.values[-1]

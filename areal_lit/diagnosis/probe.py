@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-WITHOUT_CURRENT_DIRECTORY = "import sys; sys.path.remove('')"
+IMPORT = "import importlib, sys; sys.path.remove(''); importlib.import_module(sys.argv[1])"
 
 SHORT = 6
 """Lines of a traceback that say what went wrong."""
@@ -39,16 +39,28 @@ class Report:
         return f"{self.problem}:\n{self.tail}" if self.tail else self.problem
 
 
-def probe(code: str, *arguments: str, timeout_s: float, python: str = sys.executable) -> Report:
-    """Run a program of an interpreter; whatever becomes of it ends within ``timeout_s``.
+def probe(module: str, *arguments: str, timeout_s: float) -> Report:
+    """Run a module of ``probes`` with this interpreter, which finds there what it finds here."""
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    command = [sys.executable, "-P", "-m", f"{__package__}.probes.{module}", *arguments]
+    return _run(command, {**os.environ, "PYTHONPATH": path}, timeout_s)
+
+
+def probe_import(module: str, *, interpreter: str, timeout_s: float) -> Report:
+    """Have another interpreter, which may have no areal-lit, import a module as it finds it.
 
     Raises OSError when the interpreter cannot be started.
     """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return _run([interpreter, "-c", IMPORT, module], environment, timeout_s)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Report:
+    """Whatever becomes of the command ends within ``timeout_s``."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
-            [python, "-c", f"{WITHOUT_CURRENT_DIRECTORY}\n{code}", *arguments],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(python), start_new_session=True,
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+        )
         try:
             code_of_exit: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -65,13 +77,6 @@ def probe(code: str, *arguments: str, timeout_s: float, python: str = sys.execut
     if code_of_exit < 0:
         return Report(values=values, problem=f"killed by {signal.Signals(-code_of_exit).name}", tail=tail)
     return Report(values=values, problem=f"exit code {code_of_exit}" if code_of_exit else "", tail=tail)
-
-
-def _environment(python: str) -> dict[str, str]:
-    """This interpreter's probes find what it finds; another's find their own."""
-    if python != sys.executable:
-        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path)}
 
 
 def shortened(text: str) -> str:

@@ -10,28 +10,8 @@ from pathlib import Path
 from areal_lit.diagnosis.directory import directory
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok
-from areal_lit.diagnosis.probe import probe
-from areal_lit.diagnosis.software import importable
-
-READ = """
-import json, sys
-from areal_lit.recipes import RecipeError, resolve
-from areal_lit.validation import broken_rules
-configs, overrides = map(json.loads, sys.argv[1:])
-try:
-    trainer = resolve(configs, overrides).build()
-except RecipeError as error:
-    print(json.dumps({"problems": str(error).splitlines()}))
-    sys.exit()
-specs = ()
-if trainer.inference is not None:
-    specs = trainer.inference.processes(trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic)
-print(json.dumps({
-    "problems": broken_rules(trainer),
-    "runs_dir": trainer.runs_dir,
-    "engines": [(spec.name, spec.python, spec.target.partition(":")[0] or "sys") for spec in specs if spec.python],
-}))
-"""
+from areal_lit.diagnosis.probe import probe, probe_import
+from areal_lit.diagnosis.software import imported
 
 
 def recipe(examination: Examination) -> Iterator[Finding]:
@@ -40,7 +20,7 @@ def recipe(examination: Examination) -> Iterator[Finding]:
         yield from directory(examination)
         return
     arguments = json.dumps(examination.configs), json.dumps(examination.overrides)
-    report = probe(READ, *arguments, timeout_s=examination.timeout_s)
+    report = probe("recipe_rules", *arguments, timeout_s=examination.timeout_s)
     if report.problem or not report.values:
         yield error("recipe", f"cannot be read: {report.account}", "areal-lit validate --config RECIPE")
         return
@@ -51,5 +31,10 @@ def recipe(examination: Examination) -> Iterator[Finding]:
         yield ok("recipe", f"{', '.join(examination.configs)}: all rules are kept")
     yield from directory(replace(examination, runs_dir=Path(said.get("runs_dir", examination.runs_dir))))
     for name, interpreter, module in said.get("engines", []):
-        found = f"{interpreter} imports {module}"
-        yield importable(name, module, found, examination.timeout_s, interpreter=interpreter)
+        try:
+            report = probe_import(module, interpreter=interpreter, timeout_s=examination.timeout_s)
+        except OSError as failure:
+            found = f"{interpreter} cannot be started: {failure}"
+            yield error(name, found, "correct the path, or make that environment")
+        else:
+            yield imported(name, f"{interpreter} imports {module}", report, interpreter)

@@ -6,29 +6,15 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from typing import Any
 
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
 from areal_lit.diagnosis.gpus import device_files
-from areal_lit.diagnosis.probe import probe
+from areal_lit.diagnosis.probe import Report, probe
+from areal_lit.versions import version_of
 
 OLDEST_PYTHON = (3, 11)
-
-TORCH = """
-import json, torch
-cuda = torch.cuda.is_available()
-assert float(torch.ones(4, 4).matmul(torch.ones(4, 4)).sum()) == 64
-if cuda:
-    torch.ones(1, device="cuda").item()
-print(json.dumps({
-    "version": torch.__version__,
-    "build": torch.version.cuda or torch.version.hip or "",
-    "threads": torch.get_num_threads(),
-    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
-}))
-"""
 
 ENGINES = {"transformers": True, "vllm": False, "sglang": False}
 """Module -> whether areal-lit itself needs it."""
@@ -49,7 +35,7 @@ def python(examination: Examination) -> Iterator[Finding]:
 
 def torch(examination: Examination) -> Iterator[Finding]:
     """torch works, and sees the GPUs that there are."""
-    report = probe(TORCH, timeout_s=examination.timeout_s)
+    report = probe("torch_works", timeout_s=examination.timeout_s)
     if report.problem or not report.values:
         yield error("torch", f"cannot be used: {report.account}", "pip install --force-reinstall torch")
         return
@@ -72,35 +58,18 @@ def _advice_on_gpus(seen: dict[str, Any]) -> str:
 
 def engines(examination: Examination) -> Iterator[Finding]:
     """The engines that are installed here can be imported."""
-    versions = {module: version for module in ENGINES if (version := _version(module))}
+    versions = {module: version for module in ENGINES if (version := version_of(module))}
     for module, is_needed in ENGINES.items():
         if is_needed and module not in versions:
             yield error(module, "not installed", f"pip install {module}")
     with ThreadPoolExecutor() as at_once:
-        yield from at_once.map(
-            lambda item: importable(item[0], item[0], item[1], examination.timeout_s), versions.items()
-        )
+        reports = at_once.map(lambda module: probe("importing", module, timeout_s=examination.timeout_s), versions)
+        for (module, version), report in zip(versions.items(), reports, strict=True):
+            yield imported(module, version, report, sys.executable)
 
 
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def importable(
-    subject: str, module: str, found: str, timeout_s: float, *, interpreter: str = sys.executable
-) -> Finding:
-    """Whether an interpreter can import a module."""
-    try:
-        report = probe(
-            "import importlib; importlib.import_module(sys.argv[1])", module, timeout_s=timeout_s, python=interpreter
-        )
-    except OSError as failure:
-        return error(
-            subject, f"{interpreter} cannot be started: {failure}", "correct the path, or make that environment"
-        )
+def imported(subject: str, found: str, report: Report, interpreter: str) -> Finding:
+    """What a probe that imports a module says of it."""
     if report.problem:
         return error(subject, f"{found}, cannot be imported: {report.account}", f"{interpreter} -m pip check")
     return ok(subject, found)

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import metadata
 
 from areal_lit.contracts import KINDS, Component
+from areal_lit.versions import version_of
 
 UNPACKAGED = "no distribution"
 
@@ -70,9 +71,6 @@ def check_fingerprint(expected: Mapping[str, str]) -> None:
         )
 
 
-@cache
 def _installed(name: str) -> str:
-    try:
-        return f"{name} {metadata.version(name)}"
-    except metadata.PackageNotFoundError:
-        return f"no {name}"
+    version = version_of(name)
+    return f"no {name}" if version is None else f"{name} {version}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib import metadata
+
+from areal_lit.versions import version_of
 
 PACKAGES = ("areal-lit", "torch", "transformers", "numpy")
 GIT_TIMEOUT_S = 5.0
@@ -12,14 +13,7 @@ GIT_TIMEOUT_S = 5.0
 
 def versions() -> dict[str, str | None]:
     """Versions by name; None for a package that is not installed, and for the commit outside a git repository."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}, "commit": _commit()}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}, "commit": _commit()}
 
 
 def _commit() -> str | None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any
+from types import NoneType, SimpleNamespace, TracebackType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pluggy
 
+from areal_lit import hookspecs
 from areal_lit.hookspecs import HookSpecs
 from areal_lit.names import closest
 from areal_lit.plugins.distributions import dotted_path, origin
 
 PROJECT = "areal_lit"
 HOOK_NAMES = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
-
-_YES_OR_NO = ("rollout_admit", "group_ready", "should_sync_weights", "should_evaluate", "should_checkpoint")
-_ON_ERROR = ("retry", "drop", "raise")
 
 
 class HookError(RuntimeError):
@@ -151,16 +150,28 @@ def _raised(raised: BaseException) -> str:
 
 def _refusal(hook: str, result: object) -> str:
     """What a hook may return, when ``result`` is something else; empty when it is fine."""
-    if result is None:
+    wanted = _answer(hook)
+    if result is None or wanted is None:
         return ""
-    if hook in _YES_OR_NO:
-        return "" if type(result).__name__ in ("bool", "bool_") else "True, False or None"  # numpy has its own
-    if hook == "rollout_error":
-        return "" if result in _ON_ERROR else "'retry', 'drop', 'raise' or None"
-    if hook == "phase":
-        is_context = hasattr(type(result), "__enter__") and hasattr(type(result), "__exit__")
-        return "" if is_context else "a context manager or None"
-    return ""
+    if wanted is bool:
+        return "" if isinstance(result, _booleans()) else "True, False or None"
+    if get_origin(wanted) is Literal:
+        return "" if result in get_args(wanted) else f"{', '.join(map(repr, get_args(wanted)))} or None"
+    return "" if isinstance(result, AbstractContextManager) else "a context manager or None"
+
+
+@functools.cache
+def _answer(hook: str) -> Any:
+    """What the specification of a hook lets it return beside None; None where results are ignored."""
+    annotation = getattr(HookSpecs, hook).__annotations__["return"]  # those of arguments are not there at run time
+    hints = get_type_hints(SimpleNamespace(__annotations__={"return": annotation}), vars(hookspecs))
+    return next((each for each in get_args(hints["return"]) if each is not NoneType), None)
+
+
+def _booleans() -> tuple[type, ...]:
+    """bool, and numpy's own where somebody uses it."""
+    numpy = sys.modules.get("numpy")
+    return (bool,) if numpy is None else (bool, numpy.bool_)
 
 
 class _NamedContext(AbstractContextManager[object]):

@@ -1,12 +1,11 @@
 """What every constructor of a recipe says against its arguments.
 
-jsonargparse constructs from the inside out and stops at the first that refuses. Here each one is tried, so that all of
-a recipe's mistakes are told together.
+jsonargparse constructs from the inside out and stops at the first that refuses. Here each one is tried, so that the
+first mistake of every component is told.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -17,7 +16,7 @@ _REFUSED: Any = object()
 
 
 def refusals(cls: type, arguments: Mapping[str, Any]) -> list[str]:
-    """A sentence per refused argument, with its path; empty when everything can be constructed.
+    """A sentence per constructor that refuses, with its path; empty when everything can be constructed.
 
     Args:
         arguments: of ``cls``, as jsonargparse parsed them.
@@ -38,7 +37,7 @@ def _construct(cls: type, arguments: Mapping[str, Any], path: str, problems: lis
     try:
         return cls(**values)
     except ValueError as error:
-        problems += [_placed(message, path) for message in _messages(cls, values, str(error))]
+        problems.append(_placed(str(error), path))
         return _REFUSED
 
 
@@ -60,23 +59,6 @@ def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
         parts = [_value(shape.hint, item, f"{path}.{index}", problems) for index, item in enumerate(table)]
         return _REFUSED if any(part is _REFUSED for part in parts) else parts
     return value
-
-
-def _messages(cls: type, values: Mapping[str, Any], first: str) -> list[str]:
-    """What a constructor says, argument by argument: each one that a message names is set to its default in turn."""
-    messages = [first]
-    values = dict(values)
-    defaults = {name: p.default for name, p in parameters_of(cls).items() if not p.is_required}
-    while named := [n for n, d in defaults.items() if values.get(n, d) != d and re.search(rf"\b{n}\b", messages[-1])]:
-        values[named[0]] = defaults[named[0]]
-        try:
-            cls(**values)
-        except ValueError as error:
-            if str(error) not in messages:
-                messages.append(str(error))
-        else:
-            break
-    return messages
 
 
 def _placed(message: str, path: str) -> str:

@@ -94,7 +94,7 @@ def test_validate_names_value_rule_and_way_out(name: str, outcomes: Mapping[str,
         assert told.count("Traceback") == (name == "plugin that fails to import"), told
 
 
-def test_all_refused_arguments_are_told_at_once(desk: Path) -> None:
+def test_every_constructor_tells_its_first_mistake_at_once(desk: Path) -> None:
     told = told_by_python(
         {
             "policy": {"optimizer": component("adamw", lr=1e-4, beta1=1.5, eps=-1.0), "num_threads": -1},
@@ -105,7 +105,6 @@ def test_all_refused_arguments_are_told_at_once(desk: Path) -> None:
     )
     assert told.splitlines() == [
         "policy.optimizer: beta1 must be in [0, 1), got 1.5",
-        "policy.optimizer: eps must be >= 0, got -1.0",
         "data.sources.sums.data: digits must be in 1..9, got 0",
         "rollout.sampling.top_p must be in (0, 1], got 0.0",
         "sync.interval must be >= 1, got 0",
@@ -117,7 +116,6 @@ def test_constructors_around_refused_ones_are_told_once_those_are_right(desk: Pa
     assert told.splitlines() == [
         "policy: num_threads must be >= 0, got -1",
         "rollout.max_staleness must be >= 0, got -1",
-        "rollout.failure_budget must be a share in [0, 1], got 2.0",
     ]
 
 

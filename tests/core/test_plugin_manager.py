@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 
 import areal_lit
@@ -119,6 +120,62 @@ def test_a_context_manager_hook_still_is_one() -> None:
     (manager,) = create_plugin_manager([Times()]).hook.phase(trainer=None, name="train", step=1)
     with manager:
         assert entered == ["train"]
+
+
+class Answers(Callback):
+    """Gives the same answer to every hook that takes one."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    @areal_lit.hookimpl
+    def step_end(self) -> Any:
+        return self.answer
+
+    @areal_lit.hookimpl
+    def group_ready(self) -> Any:
+        return self.answer
+
+    @areal_lit.hookimpl
+    def should_evaluate(self) -> Any:
+        return self.answer
+
+    @areal_lit.hookimpl
+    def rollout_error(self) -> Any:
+        return self.answer
+
+    @areal_lit.hookimpl
+    def phase(self) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusing"),
+    [
+        (None, set()),
+        (False, {"rollout_error", "phase"}),
+        (np.bool_(True), {"rollout_error", "phase"}),
+        (1, {"group_ready", "should_evaluate", "rollout_error", "phase"}),
+        ("retry", {"group_ready", "should_evaluate", "phase"}),
+        ("again", {"group_ready", "should_evaluate", "rollout_error", "phase"}),
+        (nullcontext(), {"group_ready", "should_evaluate", "rollout_error"}),
+    ],
+)
+def test_hooks_take_the_answers_that_their_specifications_name(answer: Any, refusing: set[str]) -> None:
+    hook = create_plugin_manager([Answers(answer)]).hook
+    refused = set()
+    for name, arguments in {
+        "step_end": {"trainer": None, "step": 1, "metrics": {}},
+        "group_ready": {"group": None},
+        "should_evaluate": {"trainer": None, "step": 1},
+        "rollout_error": {"prompt": None, "error": None, "attempt": 1},
+        "phase": {"trainer": None, "name": "train", "step": 1},
+    }.items():
+        try:
+            getattr(hook, name)(**arguments)
+        except HookError:
+            refused.add(name)
+    assert refused == refusing
 
 
 def misspelt(self: Any, step: int) -> None: ...

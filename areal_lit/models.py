@@ -19,6 +19,9 @@ LATE_IMPORTS = (
 )  # fmt: skip
 """What the functions below import, for the ``preload`` of components that call them."""
 
+SCALAR_HEAD_FILE = "scalar_head.safetensors"
+"""Beside an exported model: ``weight`` and ``bias`` of its value or score head, float32."""
+
 
 def resolve(path: str) -> str:
     """A directory, a ``.gguf`` file or a hub id for a ``ModelSpec.path``.

@@ -139,7 +139,10 @@ class Strategy(Component):
 
     @abstractmethod
     def export_hf(self, directory: Path) -> None:
-        """Write a model that ``AutoModelForCausalLM.from_pretrained`` loads, tokenizer included."""
+        """Write a model that ``AutoModelForCausalLM.from_pretrained`` loads, tokenizer included.
+
+        A value or score head goes into ``areal_lit.models.SCALAR_HEAD_FILE`` beside it.
+        """
 
     def prepare_snapshot(self) -> None:
         """Begin to get the memory of a snapshot ready, without waiting: the first one then takes no longer than others.

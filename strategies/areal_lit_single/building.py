@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from areal_lit.contracts.strategy import Head
-from areal_lit.models import load_causal_lm, load_tokenizer, resolve, without_progress_bars
+from areal_lit.models import SCALAR_HEAD_FILE, load_causal_lm, load_tokenizer, resolve, without_progress_bars
 from areal_lit.types import ModelSpec
 from areal_lit_single.network import Attention, Network
 from areal_lit_single.strategy import HEAD_PREFIX
-
-SCALAR_HEAD_FILE = "scalar_head.safetensors"
 
 
 def build_network(

@@ -1,18 +1,21 @@
 """TRL's GRPOTrainer on the sums task, for ``against_trl.py``; runs in an environment of its own (trl, datasets, torch).
 
-Usage: python trl_grpo.py STEPS PROMPTS SAMPLES LONGEST THREADS. Prints one JSON line.
+Prints one JSON line.
 """
 
+import argparse
 import itertools
 import json
 import os
 import random
 import resource
-import sys
 import time
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+for name in ("steps", "prompts", "samples", "longest", "threads"):
+    parser.add_argument(name, type=int)
+STEPS, PROMPTS, SAMPLES, LONGEST, THREADS = vars(parser.parse_args()).values()
 os.environ["HF_HUB_OFFLINE"] = "1"
-STEPS, PROMPTS, SAMPLES, LONGEST, THREADS = map(int, sys.argv[1:6])
 
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import yaml
-
-MARK = "AREAL_LIT_FAULT"
-RUN_TIMEOUT_S = 120.0
-GONE_TIMEOUT_S = 5.0
+from run_processes import RUN_TIMEOUT_S, marked, what_stays
 
 BASE = {
     "name": "run",
@@ -31,11 +24,9 @@ def start(directory: Path, *options: str, **changes: object) -> subprocess.Popen
     """The quickstart, made small and changed; its recipe and its run lie in the directory."""
     recipe = directory / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({**BASE, "runs_dir": str(directory), **changes}))
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart", "--config", str(recipe), *options],
-        env={**os.environ, "PYTHONPATH": path, MARK: str(directory)}, start_new_session=True, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env=marked(directory), start_new_session=True, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -48,27 +39,6 @@ def end(process: subprocess.Popen[str], directory: Path) -> tuple[int, str]:
         left = what_stays(directory)
     assert left == [], left
     return process.returncode, told
-
-
-def what_stays(directory: Path) -> list[str]:
-    """Command lines of the run's processes that do not end soon; they are ended here."""
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while (left := list(processes_of(directory))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    told = [" ".join(process.cmdline()) for process in left]
-    for process in left:
-        process.kill()
-    return told
-
-
-def processes_of(directory: Path) -> Iterator[psutil.Process]:
-    """Everything that was started by a run here, whoever its parent is now: they inherit the mark."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
-                yield process
-        except psutil.Error:  # another user's, or it ended meanwhile
-            continue
 
 
 def checkpoints(directory: Path) -> list[int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from areal_lit import Checkpoint, Role, Rollout, Sampling, Trainer, hookimpl
 from areal_lit.contracts import Callback, DataModule, Launcher, Reward, RunLogger, Source
@@ -92,8 +89,10 @@ class Trained(RunLogger):
 
 
 class Length(Reward):
+    """One more than the length of the text, so never 0."""
+
     def score(self, trajectory: Trajectory) -> float:
-        return float(len(trajectory.text))
+        return 1.0 + len(trajectory.text)
 
 
 class AtStep(Callback):
@@ -124,13 +123,3 @@ class InPhase(Callback):
     def entered(self) -> Any:
         self.do()
         yield
-
-
-def gone(pid: int, within_s: float = 10.0) -> bool:
-    """Whether a process ends soon."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False

@@ -8,21 +8,18 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-from kill_run import GROUPS_PER_STEP, MAX_STALENESS, NUM_EPOCHS, NUM_PROMPTS, NUM_STEPS
+from kill_run import GROUPS_PER_STEP, MAX_STALENESS, NUM_EPOCHS, NUM_PROMPTS, NUM_STEPS, due_before
+from run_processes import RUN_TIMEOUT_S, marked, what_stays
 
 PHASES = {
     "wait_batch": 5, "prepare": 5, "train": 5, "sync_weights": 5, "evaluate": 6, "checkpoint": 6, "writing": 4,
 }  # fmt: skip
-"""Each phase with the step at which it is struck. Checkpoints are due every second step, and the next waits until the
-last is on disk, so that of step 2 is by then."""
+"""Each phase with the step at which it is struck."""
 
 VICTIMS = ("rank", "engine", "reward", "controller", "fork_server")
 DEATHS = {
@@ -31,10 +28,6 @@ DEATHS = {
     "fork_server": "(policy|engine-0) rank 0 was killed",
 }
 """How the error begins that ends the run."""
-
-RUN_TIMEOUT_S = 120.0
-GONE_TIMEOUT_S = 5.0
-MARK = "AREAL_LIT_KILL_RUN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +38,7 @@ class End:
         code: exit status of the controller.
         raised: type of the exception that ended it; empty for none, None when it had no time to tell.
         shared: files in shared memory that the rank had mapped when the blow fell.
-        left: processes that were still there ``GONE_TIMEOUT_S`` after the controller.
+        left: processes that stayed after the controller.
     """
 
     code: int
@@ -63,12 +56,8 @@ def attempt(directory: Path, *strike: object) -> End:
     """
     command = [sys.executable, "-c", "import kill_run; kill_run.main()", str(directory), *map(str, strike)]
     num_before = len(history(directory))
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (directory / "output.txt").open("ab") as output:
-        controller = subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": path, MARK: str(directory)},
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        controller = subprocess.Popen(command, env=marked(directory), stdout=output, stderr=subprocess.STDOUT)
     try:
         controller.wait(RUN_TIMEOUT_S)
     finally:
@@ -79,27 +68,6 @@ def attempt(directory: Path, *strike: object) -> End:
         code=controller.returncode, raised=told.get("raised"), message=told.get("message", ""),
         shared=told.get("shared", []), left=left,
     )  # fmt: skip
-
-
-def what_stays(directory: Path) -> list[str]:
-    """Command lines of the run's processes that do not end soon; they are ended here."""
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while (left := list(processes_of(directory))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    told = [" ".join(process.cmdline()) for process in left]
-    for process in left:
-        process.kill()
-    return told
-
-
-def processes_of(directory: Path) -> Iterator[psutil.Process]:
-    """Everything that was started by a run here, whoever its parent is now: they inherit the mark."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(directory):
-                yield process
-        except psutil.Error:  # another user's, or it ended meanwhile
-            continue
 
 
 def history(directory: Path) -> list[dict[str, Any]]:
@@ -152,18 +120,18 @@ def check_cell(directory: Path, phase: str, victim: str, *, delay_s: float = 0.0
         assert (end.code, end.raised) == (-9, None)
         assert end.shared
         assert not any(map(os.path.exists, end.shared))
-        check_goes_on(directory)
+        check_goes_on(directory, due_before(PHASES[phase]))
     else:
         assert end.raised == "ProcessDied"
         assert re.match(DEATHS[victim], end.message)
-        check_goes_on(directory)
+        check_goes_on(directory, due_before(PHASES[phase]))
     check_nothing_lost(directory)
 
 
-def check_goes_on(directory: Path) -> None:
-    """Resumed, the run starts from a checkpoint before the blow and comes to its end."""
+def check_goes_on(directory: Path, saved: int) -> None:
+    """Resumed, the run starts from the checkpoint of step ``saved`` or a later one, and comes to its end."""
     end = attempt(directory)
     assert (end.code, end.raised, end.left) == (0, "", [])
     starts = [line["begins_after"] for line in history(directory) if "begins_after" in line]
     assert starts[0] == 0
-    assert starts[-1] >= 2
+    assert starts[-1] >= saved

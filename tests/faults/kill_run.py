@@ -15,31 +15,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+from fault_parts import Length, small
 
-from areal_lit import Checkpoint, Evaluation, Role, Rollout, Sampling, Trainer, hookimpl
-from areal_lit.contracts import Callback, GroupSpec, Process, ProcessSpec, Reward, RunLogger, WorkerGroup
+from areal_lit import Checkpoint, Evaluation, Sampling, Trainer, hookimpl
+from areal_lit.contracts import Callback, GroupSpec, Process, ProcessSpec, RunLogger, WorkerGroup
 from areal_lit.rewarding import Rewarding
-from areal_lit.testing import tiny_spec
 from areal_lit.types import Group, Trajectory
-from areal_lit_algorithms.grpo import GRPO
 from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.local import Local
 from areal_lit_loggers.csv import Csv
-from areal_lit_optimizers.adamw import AdamW
-from areal_lit_single.strategy import Single
-from areal_lit_transports.file import File
-from areal_lit_workflows.single_turn import SingleTurn
 
 NUM_PROMPTS, NUM_EPOCHS, GROUPS_PER_STEP = 20, 2, 4
 NUM_STEPS = NUM_PROMPTS * NUM_EPOCHS // GROUPS_PER_STEP
 MAX_STALENESS = 2
+CHECKPOINT_EVERY = 2
 SCORE_S = 0.02
 """Slow enough for rewards to be what a run mostly waits for."""
 
@@ -83,8 +79,8 @@ class History(RunLogger):
         ])  # fmt: skip
 
 
-class Length(Reward):
-    """One more than the length of the text, so never 0.
+class Slow(Length):
+    """Takes ``SCORE_S``.
 
     Args:
         holds: the first call for ``HELD_PROMPT`` writes its process into this file and does not come back.
@@ -100,7 +96,7 @@ class Length(Reward):
                 file.write(f"{os.getpid()}\n")
                 file.flush()
                 time.sleep(600)
-        return 1.0 + len(trajectory.text)
+        return super().score(trajectory)
 
 
 class Known(Local):
@@ -118,7 +114,7 @@ class Known(Local):
 
 
 class Strike(Callback):
-    """SIGKILL for one process of the run, within a phase.
+    """SIGKILL for one process of the run, within a phase, once the checkpoint due before its step is on disk.
 
     Args:
         delay_s: from the begin of the phase to the blow.
@@ -162,6 +158,9 @@ class Strike(Callback):
             self.strike()
 
     def strike(self) -> None:
+        if due := due_before(self.at[1]):
+            whole = self.history.path.parent / "run" / "checkpoints" / f"step-{due:08d}" / "complete.json"
+            await_true(whole.exists, f"the checkpoint of step {due} was not written")
         pid = self.pid()
         self.history.write([{"strikes": pid, "shared": shared_files(self.launcher.rank.pid)}])
         os.kill(pid, signal.SIGKILL)
@@ -177,12 +176,24 @@ class Strike(Callback):
         return known[self.victim]
 
     def busy_worker(self) -> int:
-        deadline = time.monotonic() + 30
-        while not (self.holds.exists() and self.holds.read_text().endswith("\n")):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the reward of prompt {HELD_PROMPT} was not asked for within 30 s")
-            time.sleep(0.01)
+        await_true(
+            lambda: self.holds.exists() and self.holds.read_text().endswith("\n"),
+            f"the reward of prompt {HELD_PROMPT} was not asked for",
+        )
         return int(self.holds.read_text())
+
+
+def await_true(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{otherwise} within 30 s")
+        time.sleep(0.01)
+
+
+def due_before(step: int) -> int:
+    """The last step before this one after which a checkpoint is due; 0 for none."""
+    return (step - 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY
 
 
 def shared_files(pid: int) -> list[str]:
@@ -200,25 +211,22 @@ def trainer(directory: Path, history: History, strike: Sequence[str]) -> Trainer
                 history=history,
             )
         )  # fmt: skip
-    return Trainer(
-        algorithm=GRPO(decoupled=False, old="behaviour"),
-        policy=Role(model=tiny_spec(directory), strategy=Single(), optimizer=AdamW(lr=1e-3), num_threads=1),
+    return small(
+        directory,
         data=Arithmetic(num_examples=NUM_PROMPTS, num_eval=2),
-        workflow=SingleTurn(),
-        reward=Length(holds=holds if "reward" in strike else None),
+        reward=Slow(holds=holds if "reward" in strike else None),
         inference=Transformers(max_slots=32, num_threads=1),
-        transport=File(),
         launcher=launcher,
-        rollout=Rollout(
-            groups_per_step=GROUPS_PER_STEP, samples_per_group=2, max_staleness=MAX_STALENESS, num_epochs=NUM_EPOCHS,
-            wait_timeout_s=60.0, sampling=Sampling(max_new_tokens=4),
-        ),
+        max_steps=None,
+        rollout={
+            "groups_per_step": GROUPS_PER_STEP, "max_staleness": MAX_STALENESS, "num_epochs": NUM_EPOCHS,
+            "sampling": Sampling(max_new_tokens=4),
+        },
         rewarding=Rewarding(num_workers=2, timeout_s=60.0, batch_size=1),
-        evaluation=Evaluation(every_steps=2),
-        checkpoint=Checkpoint(every_steps=2),
+        evaluation=Evaluation(every_steps=CHECKPOINT_EVERY),
+        checkpoint=Checkpoint(every_steps=CHECKPOINT_EVERY),
         loggers=[Csv(), history],
         callbacks=callbacks,
-        runs_dir=str(directory),
     )  # fmt: skip
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+from fault_parts import InPhase
 
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
@@ -15,12 +16,13 @@ from areal_lit.text import TextCodec
 from areal_lit_data.arithmetic import Arithmetic
 
 
-def signal_group(name: str) -> None:
-    """Send a signal to this process and all of its group, as a terminal does."""
-    os.killpg(os.getpgrp(), getattr(signal, name))
+def signal_group(*names: str) -> None:
+    """Send signals to this process and all of its group, as a terminal does."""
+    for name in names:
+        os.killpg(os.getpgrp(), getattr(signal, name))
 
 
-class SignalIn(Callback):
+class SignalIn(InPhase):
     """A signal, once or more, at the beginning of a phase.
 
     Args:
@@ -30,18 +32,7 @@ class SignalIn(Callback):
     """
 
     def __init__(self, *, phase: str, step: int, signals: list[str]) -> None:
-        self.at = (phase, step)
-        self.signals = signals
-
-    @hookimpl
-    def phase(self, name: str, step: int) -> Any:
-        return self.entered() if (name, step) == self.at else None
-
-    @contextmanager
-    def entered(self) -> Any:
-        for name in self.signals:
-            signal_group(name)
-        yield
+        super().__init__(phase, step, partial(signal_group, *signals))
 
 
 class SignalAtStart(Arithmetic):

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from fault_parts import Rows, Trained, gone, small
+from fault_parts import Rows, Trained, small
 from misbehaving import Misbehaving
+from run_processes import gone
 
 from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding

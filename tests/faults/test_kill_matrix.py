@@ -15,9 +15,11 @@ CELLS = (
     ("wait_batch", "controller"),
     ("prepare", "reward"),
     ("train", "rank"),
+    ("train", "engine"),
     ("sync_weights", "engine"),
     ("sync_weights", "controller"),
     ("evaluate", "fork_server"),
+    ("evaluate", "controller"),
     ("checkpoint", "rank"),
     ("writing", "controller"),
 )
@@ -49,5 +51,5 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_it_out_and_one_in_the_resum
     checkpoints = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert checkpoints == {"step-00000002", ".partial-step-00000004"}
     assert attempt(tmp_path, "loading", 2, "controller", 0).code == -9
-    check_goes_on(tmp_path)
+    check_goes_on(tmp_path, 2)
     check_nothing_lost(tmp_path)

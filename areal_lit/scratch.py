@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from areal_lit.locks import hold, is_held
+
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "areal-lit-"
-_LOCK = ".lock"
-_LONGEST_BASE = 60
-"""Unix sockets in a scratch directory have paths of at most 100 bytes."""
+LONGEST_BASE = 60
+"""Characters of the directory around: paths of Unix sockets in a scratch directory must stay under the kernel's 108."""
+
+_PREFIX = "areal-lit-scratch-"
+_LOCK = ".scratch-lock"
 
 
 class Scratch:
     """A new directory, locked while this process lives; those of processes that were killed are removed.
-
-    The lock, not a process id, tells who lives: machines and containers that share the file system see each other's.
 
     Args:
         base: where; by default shared memory, or where there is none the directory of temporary files.
@@ -27,10 +28,11 @@ class Scratch:
     def __init__(self, base: Path | None = None) -> None:
         base = base or _default_base()
         base.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(base)
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=base))
-        self._lock = (made / _LOCK).open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for path in abandoned(base):
+            with suppress(OSError), hold(path / _LOCK):  # another process is first
+                shutil.rmtree(path, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=base))
+        self._lock = hold(made / _LOCK)
         # under its name only once it is locked: others remove what is not
         self.path = made.rename(base / made.name.removeprefix("."))
 
@@ -40,19 +42,20 @@ class Scratch:
         self._lock.close()
 
 
-def remove_abandoned(base: Path) -> None:
-    """Remove scratch directories whose process is gone; other users' stay."""
-    for path in base.glob(f"{PREFIX}*"):
-        try:
-            with (path / _LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-        except OSError:  # in use, another user's, or removed by another process at this moment
-            continue
+def abandoned(base: Path) -> list[Path]:
+    """This user's scratch directories whose process is gone."""
+    return [path for path in sorted(base.glob(f"{_PREFIX}*")) if _is_scratch(path) and not is_held(path / _LOCK)]
+
+
+def _is_scratch(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid() and (path / _LOCK).exists() and not path.is_symlink()
+    except FileNotFoundError:  # its process has ended at this moment
+        return False
 
 
 def _default_base() -> Path:
     if os.access(SHARED_MEMORY, os.W_OK):
         return SHARED_MEMORY
     temporary = tempfile.gettempdir()
-    return Path(temporary if len(temporary) <= _LONGEST_BASE else "/tmp")
+    return Path(temporary if len(temporary) <= LONGEST_BASE else "/tmp")

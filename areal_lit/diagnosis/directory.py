@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
+from areal_lit.locks import is_held
 
 GIB = 2**30
 NO_ROOM, LITTLE_ROOM = GIB, 10 * GIB
@@ -59,21 +59,9 @@ def _leftovers(place: Path) -> Iterator[Finding]:
     """What runs that were killed left behind; a run that goes on is left alone."""
     left = []
     for run in sorted(place.iterdir()) if place.is_dir() else ():
-        if run.is_dir() and not is_in_use(run):
+        if run.is_dir() and not is_held(run / ".lock"):
             left += [run] if run.name.endswith(".replaced") else []
             left += [*run.glob("checkpoints/.partial-*"), *run.glob(".config.yaml")]
     if left:
         shown = " ".join(map(str, left[:MAX_SHOWN])) + (" ..." if len(left) > MAX_SHOWN else "")
         yield warning("run directory", f"{len(left)} leftovers of runs that were ended by force", f"rm -r {shown}")
-
-
-def is_in_use(run: Path) -> bool:
-    """Whether a process works in a run's directory or a scratch directory; yes where that cannot be told."""
-    try:
-        with (run / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:  # locked, or another user's
-        return True
-    return False

@@ -10,17 +10,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from areal_lit.diagnosis.directory import is_in_use
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
-from areal_lit.scratch import PREFIX
+from areal_lit.scratch import LONGEST_BASE, abandoned
 
 GIB = 2**30
 LITTLE_MEMORY = 2 * GIB
 LITTLE_SHARED_MEMORY = GIB
 FEW_FILES, ENOUGH_FILES = 256, 1024
-SOCKET_PATH_LIMIT = 60
-"""Characters of the directory for temporary files: socket paths below it must stay under the kernel's 108."""
 
 
 def cores(examination: Examination) -> Iterator[Finding]:
@@ -67,7 +64,7 @@ def shared_memory(examination: Examination) -> Iterator[Finding]:
         yield warning("shared memory", f"{found}; it must hold a model's weights", "docker run --shm-size 8g")
     else:
         yield ok("shared memory", found)
-    if left := sorted(path for path in place.glob(f"{PREFIX}*") if not is_in_use(path)):
+    if left := abandoned(place):
         names = " ".join(map(str, left))
         yield warning("shared memory", f"{len(left)} directories of runs that are gone", f"rm -r {names}")
 
@@ -93,7 +90,7 @@ def ports(examination: Examination) -> Iterator[Finding]:
         yield error("ports", f"127.0.0.1 cannot be used: {failure}", "ip link set lo up; look at the firewall's rules")
         return
     directory = tempfile.gettempdir()
-    if len(directory) > SOCKET_PATH_LIMIT:
+    if len(directory) > LONGEST_BASE:
         yield warning("ports", f"TMPDIR {directory} is too long for sockets, /tmp is used", "export TMPDIR=/tmp")
     else:
         yield ok("ports", f"127.0.0.1 answers, on port {address[1]} for one")

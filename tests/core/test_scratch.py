@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from areal_lit.scratch import SHARED_MEMORY, Scratch
+import pytest
+
+from areal_lit.logs import Logs
+from areal_lit.run.directory import RunDirectory
+from areal_lit.scratch import SHARED_MEMORY, Scratch, abandoned
 
 DIES = """
 import os, signal, sys
@@ -39,12 +43,30 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_what_lives_is_not
     new.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
 def test_what_another_user_left_stays_and_hinders_nobody(tmp_path: Path) -> None:
-    # a lock that cannot be opened; permissions would not stop a test that runs as root
-    (theirs := tmp_path / "areal-lit-theirs").mkdir()
-    (theirs / ".lock").symlink_to("/proc/1/nothing")
+    (theirs := tmp_path / "areal-lit-scratch-theirs").mkdir()
+    os.chown(theirs, os.geteuid() + 1, -1)
     scratch = Scratch(tmp_path)
     assert theirs.exists()
+    scratch.close()
+
+
+def test_a_lock_that_cannot_be_opened_stays_and_hinders_nobody(tmp_path: Path) -> None:
+    (locked := tmp_path / "areal-lit-scratch-locked").mkdir()
+    (locked / ".scratch-lock").mkdir()
+    scratch = Scratch(tmp_path)
+    assert locked.exists()
+    scratch.close()
+
+
+@pytest.mark.parametrize("name", ["areal-lit-x", "areal-lit-scratch-x"])
+def test_a_finished_run_beside_it_stays(tmp_path: Path, name: str) -> None:
+    with RunDirectory(tmp_path / name, config={}, resume=False, overwrite=False, logs=Logs()) as run:
+        run.begin()
+    scratch = Scratch(tmp_path)
+    assert (tmp_path / name / "config.yaml").exists()
+    assert abandoned(tmp_path) == []
     scratch.close()
 
 

@@ -91,13 +91,13 @@ def test_memory_is_what_the_container_has_left(container: Path) -> None:
 
 def test_shared_memory_is_looked_through_for_weights_of_dead_runs(container: Path) -> None:
     shared = container / "dev/shm"
-    write(shared, **{"areal-lit-dead/.lock": "", "areal-lit-dead/weights.spare": "", "of-others/.lock": ""})
+    write(shared, **{"areal-lit-scratch-dead/.scratch-lock": "", "areal-lit-a-run/.lock": "", "of-others/.lock": ""})
     living = Scratch(shared / "elsewhere")
     living.path.rename(shared / living.path.name)
     *_, left = look("shared_memory", root=container)
     living.close()
     assert left.found == "1 directories of runs that are gone"
-    assert left.advice == f"rm -r {shared}/areal-lit-dead"
+    assert left.advice == f"rm -r {shared}/areal-lit-scratch-dead"
 
 
 @pytest.fixture

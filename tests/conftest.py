@@ -14,6 +14,8 @@ from filelock import FileLock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _descendants() -> set[int]:

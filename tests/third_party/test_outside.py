@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,12 @@ def _run(*command: str | Path, cwd: Path, expect: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtualenv that holds the wheels; their dependencies come from the running environment."""
-    base = tmp_path_factory.mktemp("outside")
+def environment(once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """Commands of a fresh virtualenv that holds the wheels; their dependencies come from the running environment."""
+    return once("outside", _install) / "venv" / "bin"
+
+
+def _install(base: Path) -> None:
     wheels = base / "wheels"
     for project in (ROOT, OUTSIDE, BROKEN):
         _run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, project, cwd=base)
@@ -42,7 +46,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run(python, "-m", "pip", "install", "--no-deps", "--quiet", *wheels.glob("*.whl"), cwd=base)
     site = Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=base).strip())
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return base / "venv" / "bin"
 
 
 def test_the_wheel_brings_its_own_package_and_recipes(environment: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from areal_lit.contracts.data import Source
 from areal_lit.contracts.reward import Reward
@@ -21,27 +20,14 @@ from areal_lit.rollout.episodes import EpisodeServices, GroupPlan
 from areal_lit.rollout.failure_budget import FailureBudget
 from areal_lit.rollout.groups import FinishedGroup, GroupRunner
 from areal_lit.rollout.metrics import RolloutCounters
+from areal_lit.rollout.ready import ReadyGroups
 from areal_lit.rollout.rejections import Rejections
 from areal_lit.rollout.settings import Rollout
 from areal_lit.rollout.verdict import Verdict, is_unscored
-from areal_lit.staleness import capacity, is_stale
+from areal_lit.staleness import capacity
 from areal_lit.types import Group, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A group that a step may consume.
-
-    Args:
-        oldest_version: of its tokens; None if it has none.
-        max_new_tokens: what each of its episodes was given.
-    """
-
-    group: Group
-    oldest_version: int | None
-    max_new_tokens: int
 
 
 class Admission:
@@ -71,7 +57,7 @@ class Admission:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, Prompt] = {}
         self._running_since: dict[int, float] = {}
-        self._ready: list[Ready] = []
+        self._ready = ReadyGroups(settings.max_staleness)
         self._rejections = Rejections(settings.rejection_limit)
         self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
@@ -211,13 +197,11 @@ class Admission:
             self._waiter.set_result(None)
 
     def _consume(self, count: int, step: int) -> list[Group]:
-        if self._deterministic:
-            self._ready.sort(key=lambda ready: ready.group.group_id)
-        taken, self._ready = self._ready[:count], self._ready[count:]
+        taken = self._ready.take(count, by_id=self._deterministic)
         self.num_consumed += count
         self.num_steps += bool(count)
         self._rejections.note_consumed()
-        self.counters.num_stale_kept += sum(self._is_stale(ready, step) for ready in taken)
+        self.counters.num_stale_kept += sum(self._ready.is_stale(ready, step) for ready in taken)
         if self._settings.length_warmup is not None:
             self.counters.budgets += [ready.max_new_tokens for ready in taken]
         self.taken = [ready.group for ready in taken]
@@ -226,19 +210,14 @@ class Admission:
         self._stream.outcomes.close_step()
         return self.taken
 
-    def _is_stale(self, ready: Ready, step: int) -> bool:
-        return is_stale(step=step, oldest_version=ready.oldest_version, max_staleness=self._settings.max_staleness)
-
     def _drop_stale(self, step: int) -> None:
         """Ready groups too old for this step give their prompts back, to be rolled out again."""
         if self._settings.stale_groups == "keep":
             return
-        stale = [ready for ready in self._ready if self._is_stale(ready, step)]
-        if stale:
-            self._ready = [ready for ready in self._ready if not self._is_stale(ready, step)]
-            self._stream.push_back(ready.group.prompt for ready in stale)
-            for _ in stale:
-                self._reject("stale")
+        stale = self._ready.take_stale(step)
+        self._stream.push_back(ready.group.prompt for ready in stale)
+        for _ in stale:
+            self._reject("stale")
 
     @property
     def _wanted(self) -> int:
@@ -280,8 +259,7 @@ class Admission:
             )  # fmt: skip
         else:
             self._rejections.note_accepted()
-            budget = plan.sampling.max_new_tokens
-            self._ready.append(Ready(group=group, oldest_version=group.oldest_version, max_new_tokens=budget))
+            self._ready.add(group, max_new_tokens=plan.sampling.max_new_tokens)
             return True
         return False
 

@@ -207,7 +207,7 @@ def test_a_long_silence_is_explained(plain):
         for _ in range(500):
             if "step 1/200: training" in shown.text():
                 return
-            shown._screen._is_over.wait(0.01)
+            threading.Event().wait(0.01)
     raise AssertionError(shown.text())
 
 

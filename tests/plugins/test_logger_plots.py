@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import psutil
 import pytest
 
 from areal_lit.rollout.metrics import consumed_metrics
@@ -134,20 +135,25 @@ def test_what_was_drawn_is_told_to_the_other_loggers_once(tmp_path):
     assert logger.new_figures() == {}
 
 
-def test_after_a_resume_the_curve_goes_on(tmp_path):
+def test_after_a_resume_the_pictures_are_those_of_a_run_that_never_ended(tmp_path):
+    resumed, whole = tmp_path / "resumed" / "run", tmp_path / "whole" / "run"
+    for directory in (resumed, whole):
+        directory.mkdir(parents=True)
     table = Csv()
-    table.setup(tmp_path, {}, 0)
+    table.setup(resumed, {}, 0)
     for step in STEPS:
         table.metrics(step, {"rollout/reward": step / 10, "train/other": float("nan")})
     table.close("failed")
-    logger = Plots(every_s=1e9)
-    logger.setup(tmp_path, {}, 6)
-    logger.metrics(7, {"rollout/reward": 0.0})
-    assert {name: [list(c) for c in curve.points()] for name, curve in logger._curves.items()} == {
-        "rollout/reward": [[1, 2, 3, 4, 5, 6, 7], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0]]
-    }
-    logger.close("finished")
-    assert (tmp_path / "plots" / "reward.png").exists()
+    for directory, start in ((resumed, 6), (whole, 0)):
+        logger = Plots(every_s=1e9)
+        logger.setup(directory, {}, start)
+        for step in range(start + 1, 7):
+            logger.metrics(step, {"rollout/reward": step / 10})
+        logger.metrics(7, {"rollout/reward": 0.0})
+        logger.close("finished")
+    pictures = [{path.name: path.read_bytes() for path in each.glob("plots/*")} for each in (resumed, whole)]
+    assert pictures[0] == pictures[1]
+    assert list(pictures[0]) == ["reward.png"]
 
 
 def test_an_evaluation_alone_gets_no_picture(tmp_path):
@@ -160,9 +166,9 @@ def test_an_evaluation_alone_gets_no_picture(tmp_path):
 
 def test_nothing_is_drawn_before_its_time_and_never_in_this_process(tmp_path):
     script = (
-        "import sys, pathlib; from areal_lit_loggers.plots import Plots\n"
+        "import sys, pathlib, psutil; from areal_lit_loggers.plots import Plots\n"
         "logger = Plots(every_s=1e9); logger.setup(pathlib.Path(sys.argv[1]), {}, 0)\n"
-        "logger.metrics(1, {'rollout/reward': 1.0}); assert logger._drawing is None\n"
+        "logger.metrics(1, {'rollout/reward': 1.0}); assert not psutil.Process().children()\n"
         "logger.close('finished'); assert 'matplotlib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
@@ -179,12 +185,19 @@ def test_drawing_that_fails_is_said_and_ends_nothing(tmp_path, caplog):
 
 def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
     logger = fed(Plots(every_s=0), tmp_path)
-    while logger._drawing is not None and not logger._drawing.is_over:
+    (drawing,) = drawings()
+    while drawing.status() != psutil.STATUS_ZOMBIE:
         threading.Event().wait(0.02)
     logger.metrics(11, {"rollout/reward": 1.0})
     logger.metrics(12, {"rollout/reward": 1.0})
-    assert logger._drawing is None
+    assert drawings() == []
     logger.close("finished")
+
+
+def drawings():
+    """The processes that draw for this one."""
+    children = psutil.Process().children()
+    return [child for child in children if any("plots.drawing" in argument for argument in child.cmdline())]
 
 
 def test_wrong_arguments_are_refused():
@@ -194,9 +207,9 @@ def test_wrong_arguments_are_refused():
 
 def test_a_drawing_ends_with_the_run(tmp_path):
     script = (
-        "import os, pathlib, signal, sys; from areal_lit_loggers.plots import Plots\n"
+        "import os, pathlib, psutil, signal, sys; from areal_lit_loggers.plots import Plots\n"
         "logger = Plots(every_s=0); logger.setup(pathlib.Path(sys.argv[1]), {}, 0)\n"
-        "logger.metrics(1, {'rollout/reward': 1.0}); print(logger._drawing._process.pid, flush=True)\n"
+        "logger.metrics(1, {'rollout/reward': 1.0}); print(psutil.Process().children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, timeout=60)

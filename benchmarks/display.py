@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import math
 import os
 import statistics
 import struct
@@ -29,13 +30,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from areal_lit import hookimpl
-from areal_lit.contracts import Callback
+from areal_lit.bounded_curve import BoundedCurve
+from areal_lit.contracts import Callback, RunLogger
 from areal_lit.recipes import resolve
 from areal_lit_callbacks.progress import Progress
-from areal_lit_loggers.plots.logger import SHARE_OF_CPU, Plots
+from areal_lit_loggers.plots.drawing import Order
+from areal_lit_loggers.plots.logger import LOWEST_PRIORITY, SHARE_OF_CPU, Drawing
+from areal_lit_loggers.plots.pages import OVERVIEW
 
 MODES = ("off", "display", "drawing")
 NUM_SKIPPED = 2
@@ -56,6 +61,7 @@ class Turns(Callback):
         self.hook_cpu_s = self.thread_cpu_s = 0.0
         self.num_steps = 0
         self._progress: Progress | None = None
+        self._threads: set[threading.Thread] = set()
         self._left = block
 
     @hookimpl
@@ -84,15 +90,16 @@ class Turns(Callback):
         self.mode = MODES[(MODES.index(self.mode) + 1) % len(MODES)]
         self.seconds[self.mode].append([])
         if self.mode != "off":
+            others = set(threading.enumerate())
             self._progress = Progress()
             self._progress.configure(trainer)
+            self._threads = set(threading.enumerate()) - others
             self._progress.fit_start(trainer)
 
     def _end_display(self) -> None:
         if self._progress is not None:
-            for thread in threading.enumerate():
-                if type(thread).__name__ == "_RefreshThread":  # of rich's Live
-                    self.thread_cpu_s += time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+            for thread in self._threads:
+                self.thread_cpu_s += time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
             self._progress.fit_end("finished")
             self._progress = None
 
@@ -103,24 +110,40 @@ class Turns(Callback):
         self.hook_cpu_s += time.thread_time() - start
 
 
-class Restless(Plots):
-    """Draws all the time while the turn says so; ends its drawing with the turn."""
+class Restless(RunLogger):
+    """Draws all the time while the turn says so, and ends its drawing with the turn."""
 
     def __init__(self, turns: Turns) -> None:
-        super().__init__(every_s=0)
         self._turns = turns
-        self.cpu_s = 0.0
+        self._curves: dict[str, BoundedCurve] = {}
+        self._drawing: Drawing | None = None
+        self.cpu_s = self.drawing_cpu_s = 0.0
         self.num_drawings = 0
+
+    def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
+        self._directory = run_dir / "plots"
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         start = time.thread_time()
-        if self._turns.mode == "drawing":
-            self._next_s = 0.0
-            super().metrics(step, values)
-        elif self._drawing is not None:
-            self._end_drawing()
-        self.num_drawings += bool(self.new_figures())
+        for name, value in values.items():
+            if math.isfinite(value):
+                self._curves.setdefault(name, BoundedCurve()).add(step, value)
+        if self._drawing is not None and self._drawing.is_over:
+            self.drawing_cpu_s += self._drawing.wait(1.0)[0]
+            self._drawing = None
+            self.num_drawings += 1
+        if self._turns.mode != "drawing":
+            self.close("")
+        elif self._drawing is None:
+            curves = {name: curve.points() for name, curve in self._curves.items()}
+            order = Order(directory=self._directory, title="run", overview=OVERVIEW, smoothing_steps=10, curves=curves)
+            self._drawing = Drawing(order, niceness=LOWEST_PRIORITY)
         self.cpu_s += time.thread_time() - start
+
+    def close(self, status: str) -> None:
+        if self._drawing is not None:
+            self._drawing.kill()
+            self._drawing = None
 
 
 def pseudo_terminal() -> Any:
@@ -151,16 +174,14 @@ def main() -> None:
         trainer.callbacks, trainer.loggers = [turns], [restless]
         sys.stdout = pseudo_terminal()
         os.environ.pop("CI", None)
-        before = os.times()
         try:
             trainer.fit()
         finally:
             sys.stdout = stdout
-        drawing_cpu_s = os.times().children_user - before.children_user
-    report(turns, restless, arguments.steps, drawing_cpu_s)
+    report(turns, restless, arguments.steps)
 
 
-def report(turns: Turns, restless: Restless, num_steps: int, drawing_cpu_s: float) -> None:
+def report(turns: Turns, restless: Restless, num_steps: int) -> None:
     """Print what each turn took, against the one without, and the display's own CPU time."""
     cycles = list(zip(*(turns.seconds[mode] for mode in MODES), strict=False))
     cycles = [cycle for cycle in cycles if all(cycle)]
@@ -179,7 +200,7 @@ def report(turns: Turns, restless: Restless, num_steps: int, drawing_cpu_s: floa
     )
     print(
         f"plots: {restless.cpu_s / num_steps * 1e6:.0f} us of CPU a step in the training thread, with "
-        f"{restless.num_drawings} drawings; {drawing_cpu_s:.1f} s of CPU in the run's children"
+        f"{restless.num_drawings} drawings that ended, of {restless.drawing_cpu_s:.1f} s of CPU in all"
     )
     cost = ratios["display"] - 1 + SHARE_OF_CPU * (ratios["drawing"] - ratios["display"])
     print(f"cost of both in a run: {cost:+.2%} of a step")

@@ -15,6 +15,7 @@ from areal_lit.cli.main import main
 from areal_lit.cli.sample_browser import SampleBrowser
 from areal_lit.cli.sample_browser.table import SampleTable
 from areal_lit.run_records import RunRecords
+from areal_lit_loggers.samples import Samples
 
 SIZE = (140, 30)
 
@@ -154,6 +155,19 @@ async def test_following_goes_to_what_comes(run: Path) -> None:
         shown = await settled(pilot)
         assert "5 of 5 samples, following" in shown
         assert "completion\nfour" in shown
+
+
+async def test_what_a_resumed_run_dropped_can_be_looked_at_until_the_list_is_read_again(run: Path) -> None:
+    app = SampleBrowser(RunRecords(run))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        resumed = Samples()
+        resumed.setup(run, {}, 1)
+        resumed.close("failed")
+        await pilot.press("end", "g")
+        assert "step 2, sums 2 sample 1, reward 0.5" in await settled(pilot)
+        await pilot.press("slash", "enter")
+        assert "2 of 2 samples" in await settled(pilot)
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,10 @@ _SHAPES = tuple(
     )
 )
 
-_learned: set[str] = set()
-"""Values that recipes hold under secrets' names. Like the environment it is one per process and only grows."""
-_lock = threading.Lock()
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?!.*-----END [A-Z ]*KEY-----)", re.DOTALL)
+_KEY_END = re.compile(r"-----END [A-Z ]*KEY-----")
+_LONGEST_KEY = 1 << 16
+"""Characters after which a key that never ends is none: somebody wrote of one."""
 
 
 @lru_cache(maxsize=4096)
@@ -72,12 +73,29 @@ def is_secret_name(name: str) -> bool:
     return bool(_NAME.search(name) or _VARIABLE.fullmatch(name)) and not _VOCABULARY.search(name)
 
 
-def learn(config: Any) -> None:
-    """Hide from now on, wherever it turns up, what this recipe holds under names of secrets."""
-    found: list[str] = []
-    _copy(config, "", False, found)
-    with _lock:
-        _learned.update(form for value in found for form in _forms(value))
+class KnownSecrets:
+    """Values to hide wherever they turn up: those that recipes hold under secrets' names, and the environment's."""
+
+    def __init__(self) -> None:
+        self._learned: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+
+    def learn(self, config: Any) -> None:
+        """Hide from now on what this recipe holds under names of secrets."""
+        with self._lock:
+            self._learned |= {spelt for value in _secrets(config) for spelt in _spelt(value)}
+
+    def hide(self, text: str) -> str:
+        """The text without them; the environment is looked at anew."""
+        values = tuple(value for name, value in os.environ.items() if is_secret_name(name))
+        for spelt in _longest_first(self._learned, values):
+            if spelt in text:
+                text = text.replace(spelt, HIDDEN)
+        return text
+
+
+_process = KnownSecrets()
+learn = _process.learn
 
 
 def redact(value: Any) -> Any:
@@ -85,7 +103,7 @@ def redact(value: Any) -> Any:
 
     Numbers stay where they may be counts (``tokens: 5``) or ports, and are hidden right under a name like ``password``.
     """
-    return _copy(value, "", False, [])
+    return _redacted(value, "", False)
 
 
 def hidden_keys(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -102,13 +120,29 @@ def hidden_keys(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 def redact_text(text: str) -> str:
     """The text with known secrets, tokens of well-known shape and passwords in URLs hidden."""
-    for value in _known():
-        if value in text:
-            text = text.replace(value, HIDDEN)
+    text = _process.hide(text)
     for mark, pattern, replacement in _SHAPES:
         if mark in text:
             text = pattern.sub(replacement, text)
     return text
+
+
+class RedactingFlow:
+    """The same for text that comes in pieces of whole lines: a private key has many, and may come in many pieces."""
+
+    def __init__(self) -> None:
+        self._num_in_key = 0
+
+    def redact(self, text: str) -> str:
+        """The next piece without secrets."""
+        if self._num_in_key:
+            end = _KEY_END.search(text, 0, self._num_in_key)
+            num_hidden = end.end() if end else min(len(text), self._num_in_key)
+            self._num_in_key = 0 if end else self._num_in_key - num_hidden
+            text = text[num_hidden:]
+        if _KEY_BEGIN.search(text):
+            self._num_in_key = _LONGEST_KEY
+        return redact_text(text)
 
 
 class RedactingFormatter(logging.Formatter):
@@ -144,36 +178,47 @@ def redact_terminal() -> None:
             setattr(sys, name, RedactingStream(stream))
 
 
-def _copy(value: Any, name: str, is_inside: bool, found: list[str]) -> Any:
-    """The redacted copy of what stands under ``name``; what is hidden for its name is added to ``found``."""
-    is_named = is_secret_name(name)
-    is_secret = is_inside or is_named
+def _redacted(value: Any, name: str, is_inside: bool) -> Any:
+    """The copy of what stands under ``name``, maybe inside of what is secret as a whole."""
+    is_inside = is_inside or is_secret_name(name)
     if isinstance(value, Mapping):
-        return {str(key): _copy(item, str(key), is_secret, found) for key, item in value.items()}
+        return {str(key): _redacted(item, str(key), is_inside) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copy(item, "", is_secret, found) for item in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        is_secret = is_named and "token" not in name.lower()
-        if not is_secret:
-            return value
-    if is_secret and value != "":
-        found.append(str(value))
+        return [_redacted(item, "", is_inside) for item in value]
+    if _is_secret(value, name, is_inside):
         return HIDDEN
-    return redact_text(str(value))
+    return value if value is None or isinstance(value, bool | int | float) else redact_text(str(value))
 
 
-def _known() -> list[str]:
+def _secrets(value: Any, name: str = "", is_inside: bool = False) -> Iterator[str]:
+    """What is hidden there for its name."""
+    is_inside = is_inside or is_secret_name(name)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _secrets(item, str(key), is_inside)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secrets(item, "", is_inside)
+    elif _is_secret(value, name, is_inside):
+        yield str(value)
+
+
+def _is_secret(value: Any, name: str, is_inside: bool) -> bool:
+    if value is None or isinstance(value, bool):
+        return False
+    if isinstance(value, int | float):
+        return is_secret_name(name) and "token" not in name.lower()
+    return is_inside and value != ""
+
+
+@lru_cache(maxsize=4)
+def _longest_first(learned: frozenset[str], values: tuple[str, ...]) -> tuple[str, ...]:
     """Known secrets in all spellings, the longest first: one may be part of another."""
-    secret_values = (value for name, value in os.environ.items() if is_secret_name(name))
-    with _lock:
-        known = _learned.union(*(_forms(value) for value in secret_values))
-    return sorted(known, key=len, reverse=True)
+    return tuple(sorted(learned.union(*map(_spelt, values)), key=len, reverse=True))
 
 
 @lru_cache(maxsize=1024)
-def _forms(value: str) -> frozenset[str]:
+def _spelt(value: str) -> frozenset[str]:
     """The spellings in which a secret is looked for; none for what is too short or a count."""
     return frozenset(form for form in _spellings(value) if len(form) >= MIN_LENGTH and form != HIDDEN)
 

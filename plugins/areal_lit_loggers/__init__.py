@@ -1,1 +1,1 @@
-"""First-party plugins: loggers, one file each."""
+"""First-party plugins: loggers, one file each; `trackers` is what those of experiment trackers share."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.tracker import Tracker, sample_text
+from areal_lit_loggers.trackers import Journal, Tracker, sample_text
 
 
 class Aim(Tracker):

@@ -1,42 +1,13 @@
-"""Any logger of Lightning, and what the adapters of particular ones share."""
+"""Any logger of Lightning."""
 
 from __future__ import annotations
 
 import importlib
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.tracker import Tracker
-
-
-class LightningTracker(Tracker):
-    """Sends metrics, and the recipe as hyperparameters, to a Lightning logger."""
-
-    _logger: Any
-
-    @abstractmethod
-    def lightning_logger(self, directory: Path, journal: Journal, step: int) -> Any:
-        """The Lightning logger to open; it is to write below ``directory``."""
-
-    def open(self, directory: Path, config: Mapping[str, Any], journal: Journal, step: int) -> None:
-        self._logger = self.lightning_logger(directory, journal, step)
-        self.log_config(config, is_new=not journal.is_resumed)
-        self._logger.save()
-        journal.run_id = str(self._logger.version)
-
-    def log_config(self, config: Mapping[str, Any], *, is_new: bool) -> None:
-        """The recipe, of a run that is ``is_new`` to the tracker or is resumed."""
-        self._logger.log_hyperparams(dict(config))
-
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._logger.log_metrics(values, step=step)
-        self._logger.save()
-
-    def finish(self, status: str) -> None:
-        self._logger.finalize("success" if status == "finished" else "failed")
+from areal_lit_loggers.trackers import Journal, LightningTracker
 
 
 class Lightning(LightningTracker):

@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_lit_loggers.artifacts import Artifacts, check_artifacts
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.lightning import LightningTracker
-from areal_lit_loggers.tracker import SAMPLE_COLUMNS
+from areal_lit_loggers.trackers import SAMPLE_COLUMNS, Artifacts, Journal, LightningTracker, check_artifacts
 
 _LONGEST_NAME = 250
 _FOREIGN = re.compile(r"[^\w/. -]", re.ASCII)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.tracker import Tracker, sample_text
+from areal_lit_loggers.trackers import Journal, Tracker, sample_text
 
 _STATE = {"finished": "success", "failed": "crashed", "interrupted": "aborted"}
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.lightning import LightningTracker
-from areal_lit_loggers.tracker import sample_text
+from areal_lit_loggers.trackers import Journal, LightningTracker, sample_text
 
 
 class TensorBoard(LightningTracker):

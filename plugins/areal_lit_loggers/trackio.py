@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.tracker import SAMPLE_COLUMNS, Tracker
+from areal_lit_loggers.trackers import SAMPLE_COLUMNS, Journal, Tracker
 
 _DIRECTORY = "TRACKIO_DIR"
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from areal_lit_loggers.artifacts import Artifacts, check_artifacts
-from areal_lit_loggers.journal import Journal
-from areal_lit_loggers.lightning import LightningTracker
-from areal_lit_loggers.tracker import SAMPLE_COLUMNS
+from areal_lit_loggers.trackers import SAMPLE_COLUMNS, Artifacts, Journal, LightningTracker, check_artifacts
 
 _CREDENTIALS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 

@@ -22,12 +22,11 @@ from areal_lit import hookimpl, recipes
 from areal_lit.contracts import Callback, RunLogger
 from areal_lit.testing import check_logger
 from areal_lit_loggers.aim import Aim
-from areal_lit_loggers.journal import Journal
 from areal_lit_loggers.lightning import Lightning
 from areal_lit_loggers.mlflow import MLflow, metric_name
 from areal_lit_loggers.swanlab import SwanLab
 from areal_lit_loggers.tensorboard import TensorBoard
-from areal_lit_loggers.tracker import Tracker
+from areal_lit_loggers.trackers import Journal, Tracker
 from areal_lit_loggers.trackio import Trackio
 from areal_lit_loggers.wandb import Wandb
 
@@ -228,6 +227,39 @@ def test_trackio_tells_where_it_cannot_write(tmp_path: Path, monkeypatch: pytest
     assert str(tmp_path / "trackio") in str(told.value)
     assert str(trackio.utils.TRACKIO_DIR) in str(told.value)
     assert "TRACKIO_DIR" not in os.environ
+
+
+class Sets(Tracker):
+    """A tracker whose library reads a variable, and sets one of its own when it is opened."""
+
+    name = "sets"
+    packages = ()
+
+    def environment(self, directory):
+        return {"SETS_DIR": str(directory)}
+
+    def open(self, directory, config, journal, step):
+        os.environ["SETS_OPENED"] = "yes"
+
+    def log_metrics(self, step, values):
+        self.seen = os.environ["SETS_DIR"]
+        os.environ["OF_ANOTHER_THREAD"] = "meanwhile"
+
+    def finish(self, status):
+        pass
+
+
+def test_the_environment_is_a_librarys_while_it_is_called_and_nobody_elses_variable_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_ANOTHER_THREAD", "before")
+    logger = Sets()
+    logger.setup(tmp_path, {}, 0)
+    logger.metrics(1, {"a": 1.0})
+    logger.close("finished")
+    assert logger.seen == str(tmp_path / "sets")
+    assert os.environ["OF_ANOTHER_THREAD"] == "meanwhile"
+    assert not {"SETS_DIR", "SETS_OPENED"} & os.environ.keys()
 
 
 def test_a_journal_survives_its_process_and_is_no_other_runs(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from areal_lit.contracts import RunLogger
+from areal_lit.readable import prompt_text, whole_characters
 from areal_lit.secrets import redact_text
-from areal_lit.types import Group, Trajectory
-from areal_lit_loggers.journal import Journal
+from areal_lit.types import Group
+from areal_lit_loggers.trackers.journal import Journal
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -101,36 +102,36 @@ class Tracker(RunLogger):
                 "another directory (runs_dir)"
             ) from error
         self._environment = self.environment(directory)
-        with undisturbed(self._environment):
+        with undisturbed(), with_variables(self._environment):
             self.open(directory, config, journal, step)
         self._journal = journal
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if values and self._is_new(step):
-            with undisturbed(self._environment):
+            with with_variables(self._environment):
                 self.log_metrics(step, {name: float(value) for name, value in values.items()})
             self._opened().note(step)
 
     def samples(self, step: int, groups: Sequence[Group]) -> None:
         rows = sample_rows(step, groups, self.samples_per_step)
         if rows and self._opened().is_new(step):
-            with undisturbed(self._environment):
+            with with_variables(self._environment):
                 self.log_samples(step, rows)
 
     def figure(self, step: int, name: str, path: Path) -> None:
         if self._is_new(step):
-            with undisturbed(self._environment):
+            with with_variables(self._environment):
                 self.log_figure(step, name, path)
 
     def artifact(self, step: int, name: str, path: Path) -> None:
         self._opened()
-        with undisturbed(self._environment):
+        with with_variables(self._environment):
             self.log_artifact(step, name, path)
 
     def close(self, status: str) -> None:
         if self._journal is not None:
             self._journal = None
-            with undisturbed(self._environment):
+            with undisturbed(), with_variables(self._environment):
                 self.finish(status)
 
     def _is_new(self, step: int) -> bool:
@@ -148,7 +149,7 @@ def sample_rows(step: int, groups: Sequence[Group], limit: int) -> list[tuple[An
     """The first ``limit`` trajectories of a step, as ``SAMPLE_COLUMNS``."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return [
-        (step, t.prompt.prompt_id, t.sample, t.reward, _shown(_prompt_text(t)), _shown(t.text))
+        (step, t.prompt.prompt_id, t.sample, t.reward, _shown(prompt_text(t.prompt.example.prompt)), _shown(t.text))
         for t in trajectories[:limit]
     ]
 
@@ -160,14 +161,28 @@ def sample_text(row: Sequence[Any]) -> str:
 
 
 @contextmanager
-def undisturbed(environment: Mapping[str, str]) -> Iterator[None]:
-    """With these environment variables; what a library changes of the process meanwhile is put back.
+def with_variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """With these environment variables, and as before afterwards."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What a library changes of the process meanwhile is put back.
 
     That is the environment, the exception hook and the handlers of SIGINT and SIGTERM, which are the run's.
     """
     variables, hook = dict(os.environ), sys.excepthook
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ.update(environment)
     try:
         yield
     finally:
@@ -184,13 +199,6 @@ def _is_installed(package: str) -> bool:
     return package in sys.modules or find_spec(package) is not None
 
 
-def _prompt_text(trajectory: Trajectory) -> str:
-    prompt = trajectory.prompt.example.prompt
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
-
-
 def _shown(text: str) -> str:
-    """Without secrets, and without halves of surrogate pairs, which cut tokens leave and UTF-8 does not have."""
-    return redact_text(text).encode("utf-8", "replace").decode()
+    """Without secrets, and such that UTF-8 has it."""
+    return redact_text(whole_characters(text))

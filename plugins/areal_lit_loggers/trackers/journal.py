@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+
+from areal_lit.files import replacing
 
 
 class Journal:
@@ -49,6 +50,5 @@ class Journal:
             self._write()
 
     def _write(self) -> None:
-        partial = self._path.with_name(f".{self._path.name}.partial")
-        partial.write_text(json.dumps({"run_id": self._run_id, "step": self._last}))
-        os.replace(partial, self._path)
+        with replacing(self._path) as partial:
+            partial.write_text(json.dumps({"run_id": self._run_id, "step": self._last}))

@@ -1,24 +1,51 @@
-"""Errors of writing that say which file it was, and what to do about a full disk."""
+"""Files that are written: errors name them, and what to do about a full disk; no reader sees half of one."""
 
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+GO_ON = "free space there, then go on with --resume auto"
+
+
+class WriteError(OSError):
+    """A file could not be written; the message names it and, where the disk is full, the room and the way out."""
 
 
 @contextmanager
-def naming(path: Path | str, *, way_out: str = "free space there, then go on with --resume auto") -> Iterator[None]:
-    """Have an OSError raised within name this file: writing and closing do not by themselves.
+def writing(path: Path | str, *, needed_bytes: int | None = None, way_out: str = GO_ON) -> Iterator[None]:
+    """Turn an OSError raised within into a WriteError that names this file: writing and closing do not by themselves.
 
     Args:
+        path: a file, or a directory in which files are written.
+        needed_bytes: what is to be written, where that is known; told with what was free, where the disk is full.
         way_out: added where the disk is full or a quota is reached.
     """
+    room = "" if needed_bytes is None else f" ({_size(needed_bytes)} are needed, {_size(_free_bytes(path))} were free)"
     try:
         yield
     except OSError as error:
-        advice = f"; {way_out}" if error.errno in FULL else ""
-        raise OSError(error.errno, f"{error.strerror}{advice}", str(path)) from error
+        advice = f"{room}; {way_out}" if error.errno in FULL else ""
+        raise WriteError(error.errno or errno.EIO, f"{error.strerror or error}{advice}", str(path)) from error
+
+
+@contextmanager
+def replacing(path: Path, *, way_out: str = GO_ON) -> Iterator[Path]:
+    """A file beside ``path`` to write, which takes its place at the end. Raises WriteError."""
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path, way_out=way_out):
+        yield partial
+        partial.replace(path)
+
+
+def _free_bytes(path: Path | str) -> int:
+    path = Path(path)
+    return shutil.disk_usage(path if path.is_dir() else path.parent).free
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,25 +96,13 @@ class ModelFiles:
         size = self.config.get("vocab_size")
         return size if isinstance(size, int) else None
 
-    @property
-    def num_positions(self) -> int | None:
-        """Tokens of the longest sequence that the model can take."""
-        number = self.config.get("max_position_embeddings")
-        return number if isinstance(number, int) else None
-
     @cached_property
     def tokenizer(self) -> Any:
         """A ``tokenizers.Tokenizer``, without chat template and special handling; None where it is not known."""
         file = self.directory / "tokenizer.json" if self.directory else None
         if file is None or not file.is_file():
             return None
-        from tokenizers import Tokenizer
-
-        # tokenizers raises plain Exception for a file it cannot read; loading the model will tell in full
-        try:
-            return Tokenizer.from_file(str(file))
-        except Exception:  # noqa: BLE001
-            return None
+        return _read_tokenizer(file, file.stat().st_mtime_ns)
 
     @property
     def has_chat_template(self) -> bool | None:
@@ -132,6 +120,18 @@ class ModelFiles:
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
+
+
+@lru_cache(maxsize=4)
+def _read_tokenizer(file: Path, mtime_ns: int) -> Any:
+    """Kept while the file stays as it is: several rules ask for it, and a large one takes a second to read."""
+    from tokenizers import Tokenizer
+
+    # tokenizers raises plain Exception for a file it cannot read; loading the model will tell in full
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def _is_offline() -> bool:

@@ -145,10 +145,11 @@ class Trainer:
 
         Args:
             resume: ``auto`` goes on from this run's newest whole checkpoint (from the start if there is none), ``best``
-                from the best of ``checkpoint.best``; a path goes on from that one.
+                from the best of ``checkpoint.best``; a path goes on from that one, or the newest of that run.
 
         Raises:
-            ValueError: rules are broken (all of them are listed), or the checkpoint leaves nothing to train.
+            BrokenRules: what ``validate`` lists, a ValueError.
+            ValueError: the checkpoint leaves nothing to train.
             ProcessDied: a rank or an engine ended or hung.
             CheckpointError: a checkpoint could not be written, for example to a full disk.
             KeyboardInterrupt: interrupted; the steps taken are saved.
@@ -183,12 +184,12 @@ class Trainer:
         """Metrics of every evaluation set, for the model the recipe names or another.
 
         Args:
-            checkpoint: ``best`` of this recipe's run, one of a run, a run's directory (its newest one), or a Hugging
-                Face model directory, which then is the policy.
+            checkpoint: ``best`` or ``auto`` (the newest) of this recipe's run, a path to one of any run, a run's
+                directory (its newest one), or a Hugging Face model directory, which then is the policy.
         """
-        from areal_lit.run.running import running
+        from areal_lit.run.running import evaluating
 
-        with running(self, resume=checkpoint, is_evaluation=True) as run:
+        with evaluating(self, checkpoint=checkpoint) as run:
             return run.evaluate()
 
     def validate(self, *, resume: str | None = None) -> list[str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_lit import random_states
-from areal_lit.checkpointing import naming_the_disk
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Rank, Strategy, WeightTransport
+from areal_lit.files import writing
 from areal_lit.plugins import check_fingerprint, create_plugin_manager
 from areal_lit.token_batch import Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource
@@ -105,9 +105,11 @@ class RoleWorker:
         random_state = random_states.capture()
         snapshot = strategy.snapshot() if in_background else None
 
+        needed_bytes = strategy.saved_bytes(has_export=export is not None)
+
         def write() -> None:
             source = snapshot or strategy
-            with naming_the_disk(directory, needed_bytes=None if snapshot is None else snapshot.size_bytes):
+            with writing(directory, needed_bytes=needed_bytes):
                 random_file.write_text(json.dumps(random_state))
                 source.save(directory)
                 if export is not None:

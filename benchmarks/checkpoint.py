@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from areal_lit.checkpointing import Captured, CheckpointStore, CheckpointWriter
+from areal_lit.checkpointing import Captured, Checkpoint, CheckpointStore, CheckpointWriter
 from areal_lit.contracts import GroupSpec
 from areal_lit.plugins import fingerprint
 from areal_lit.roles import Role, RoleGroup
@@ -138,7 +138,7 @@ def main() -> None:
             group = start(launcher, directory)
             num_parameters = sum(torch.Size(info.shape).numel() for info in group.manifest())
             print(f"{num_parameters / 1e6:.1f}M parameters, AdamW, float32, one thread")
-            store = CheckpointStore(directory / "checkpoints", keep_last=1)
+            store = CheckpointStore(directory / "checkpoints", Checkpoint(keep_last=1))
             bench = Bench(group, CheckpointWriter(store, timeout_s=TIMEOUT_S), batch_of(2, 8))
             measure(bench, arguments.repeats)
         finally:

@@ -1,19 +1,17 @@
 """Checkpoints: when they are due, how they lie on disk, and writing them while training goes on."""
 
 from areal_lit.checkpointing.settings import Best, Checkpoint
-from areal_lit.checkpointing.store import EXAMPLE, CheckpointStore, find_damage, read_state, whole_checkpoint
-from areal_lit.checkpointing.writer import Captured, CheckpointError, CheckpointWriter, naming_the_disk
+from areal_lit.checkpointing.store import CheckpointStore, find, find_damage, read_state
+from areal_lit.checkpointing.writer import Captured, CheckpointError, CheckpointWriter
 
 __all__ = [
-    "EXAMPLE",
     "Best",
     "Captured",
     "Checkpoint",
     "CheckpointError",
     "CheckpointStore",
     "CheckpointWriter",
+    "find",
     "find_damage",
-    "naming_the_disk",
     "read_state",
-    "whole_checkpoint",
 ]

@@ -17,15 +17,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from areal_lit.checkpointing.settings import Best
+from areal_lit.checkpointing.settings import Checkpoint
+from areal_lit.files import writing
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
 _PREFIX = "step-"
 _PARTIAL, _REPLACED, _DELETED = ".partial-", ".replaced-", ".deleted-"
-EXAMPLE = f"runs/quickstart/checkpoints/{_PREFIX}..."
-"""How a path to a checkpoint looks, for messages."""
 
 
 class CheckpointStore:
@@ -33,48 +32,53 @@ class CheckpointStore:
 
     Args:
         directory: holds one directory per checkpoint.
-        keep_last: older ones are deleted after a save; 0 keeps all.
-        best: of which evaluation the best one is never deleted.
+        settings: how many are kept, and of which evaluation the best one always is.
     """
 
-    def __init__(self, directory: Path, *, keep_last: int, best: Best | None = None) -> None:
+    def __init__(self, directory: Path, settings: Checkpoint) -> None:
         self.directory = directory
-        self._keep_last = keep_last
-        self._best = best
+        self._keep_last = settings.keep_last
+        self._best = settings.best
 
     # --- writing ---------------------------------------------------------------------------------
 
     def begin(self, step: int) -> Path:
-        """An empty directory to fill; ``commit`` or ``discard`` comes next."""
+        """An empty directory to fill; ``commit`` or ``discard`` comes next. Raises WriteError."""
         partial = self.directory / f"{_PARTIAL}{_name(step)}"
         self.discard(partial)
-        partial.mkdir(parents=True)
+        with writing(partial):
+            partial.mkdir(parents=True)
         return partial
 
     def commit(self, partial: Path, step: int, state: Mapping[str, Any]) -> Path:
-        """Make a filled directory the checkpoint of ``step``, delete what need not be kept, return the final path."""
-        (partial / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
-        files = sorted(path for path in partial.rglob("*") if path.is_file())
-        sizes = {str(path.relative_to(partial)): path.stat().st_size for path in files}
-        for path in files:
-            _sync(path)
-        (partial / "complete.json").write_text(json.dumps(sizes))
-        _sync(partial / "complete.json")
-        for directory in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
-            _sync(directory)
+        """Make a filled directory the checkpoint of ``step`` and return its final path. Raises WriteError."""
+        text = json.dumps({"format": FORMAT, "step": step, **state})
         final_path = self.directory / _name(step)
         replaced = self.directory / f"{_REPLACED}{_name(step)}"
-        if final_path.exists():
-            final_path.rename(replaced)
-        partial.rename(final_path)
-        _sync(self.directory)
+        with writing(partial, needed_bytes=len(text)):
+            (partial / "state.json").write_text(text)
+            files = sorted(path for path in partial.rglob("*") if path.is_file())
+            sizes = {str(path.relative_to(partial)): path.stat().st_size for path in files}
+            for path in files:
+                _sync(path)
+            (partial / "complete.json").write_text(json.dumps(sizes))
+            _sync(partial / "complete.json")
+            for directory in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
+                _sync(directory)
+            if final_path.exists():
+                final_path.rename(replaced)
+            partial.rename(final_path)
+            _sync(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
-        self._prune(final_path)
         return final_path
 
     def discard(self, partial: Path) -> None:
         """Remove a directory that will not be committed."""
         shutil.rmtree(partial, ignore_errors=True)
+
+    def leftovers(self) -> list[Path]:
+        """What a killed run left half written or half deleted; ``tidy`` removes it."""
+        return [path for prefix in (_PARTIAL, _DELETED) for path in self.directory.glob(f"{prefix}*")]
 
     def tidy(self) -> None:
         """Remove what a killed run left half written, and say so; take back what it was about to replace."""
@@ -90,7 +94,8 @@ class CheckpointStore:
             else:
                 replaced.rename(original)
 
-    def _prune(self, written: Path) -> None:
+    def prune(self, written: Path) -> None:
+        """Delete what need not be kept beside the one just written; what cannot be deleted is told and stays."""
         if not self._keep_last:
             return
         others = [path for path in self._all() if path != written]
@@ -98,9 +103,11 @@ class CheckpointStore:
         best = self.best() if old else None
         for path in old:
             if path != best:
-                # at once: a kill meanwhile leaves no torn one in the way
-                deleted = path.rename(self.directory / f"{_DELETED}{path.name}")
-                shutil.rmtree(deleted, ignore_errors=True)
+                try:
+                    # at once: a kill meanwhile leaves no torn one in the way
+                    shutil.rmtree(path.rename(self.directory / f"{_DELETED}{path.name}"))
+                except OSError as error:
+                    logger.warning("the old checkpoint %s could not be deleted: %s", path, error)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -168,9 +175,11 @@ class CheckpointStore:
 
 def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint directory; None for a whole one that this version reads."""
+    if not path.exists():
+        return "it does not exist"
     listing = path / "complete.json"
     if not listing.is_file():
-        inside = CheckpointStore(path / "checkpoints", keep_last=0).names()
+        inside = CheckpointStore(path / "checkpoints", Checkpoint()).names()
         if inside:
             return f"it is a run's directory, not a checkpoint; checkpoints/ in it holds {', '.join(inside)}"
         return "it has no complete.json, so it was never finished (or is not a checkpoint)"
@@ -191,27 +200,35 @@ def find_damage(path: Path) -> str | None:
     return None
 
 
-def whole_checkpoint(path: Path) -> Path:
-    """A checkpoint to evaluate: ``path`` itself or, where it is a run's directory, the newest whole one of the run.
+def find(name: str, store: CheckpointStore) -> Path | None:
+    """The whole checkpoint that a run's user names; None for ``auto`` where the run has none yet.
 
-    Raises ValueError when there is none.
+    Args:
+        name: ``auto`` for the newest of the run, ``best`` for its best, or a path: of a checkpoint, or of a run's
+            directory for the newest of that run.
+        store: of the run.
+
+    Raises:
+        ValueError: there is none; the message says why, and the way out.
     """
+    if name == "auto":
+        return store.latest()
+    if name == "best":
+        return store.require_best()
+    path = Path(name)
     problem = find_damage(path)
-    is_one = (path / "complete.json").exists() or path.name.startswith(_PREFIX)
-    if not is_one and (newest := CheckpointStore(path / "checkpoints", keep_last=0).latest()):
-        return newest
     if problem is None:
         return path
-    if not is_one:
-        problem = "it is neither a checkpoint, nor a run with one, nor a Hugging Face model directory"
-    raise ValueError(f"cannot evaluate {path}: {problem}; give {EXAMPLE} or runs/quickstart for the newest")
+    if newest := CheckpointStore(path / "checkpoints", Checkpoint()).latest():
+        return newest
+    raise ValueError(
+        f"there is no checkpoint to be had at {name!r}: {problem}; give one (runs/quickstart/checkpoints/step-...), a "
+        "run's directory or auto"
+    )
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint. Raises ValueError for a torn or foreign one."""
-    problem = find_damage(path)
-    if problem is not None:
-        raise ValueError(f"cannot resume from {path}: {problem}; choose another checkpoint or --resume auto")
+    """The state of a whole checkpoint."""
     state: dict[str, Any] = json.loads((path / "state.json").read_text())
     return state
 

@@ -6,9 +6,11 @@ state of a torch optimizer. Loading one runs no code.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +18,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TREE = "tree"
-_PLAIN = re.compile(r"""[^/'"]*[^/'"0-9][^/'"]*""")
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def map_tensors(state: Any, change: Callable[[str, Tensor], Any], *, path: str = "") -> Any:
     """A copy of the state with each tensor changed.
 
     Args:
-        change: given a tensor's path (``optimizer/state/3/exp_avg``), which no other has, and the tensor.
+        change: given a tensor's path (``'optimizer'/'state'/3/'exp_avg'``), which no other has, and the tensor.
         path: of the state itself.
     """
     import torch
 
     def inside(key: Any, value: Any) -> Any:
-        return map_tensors(value, change, path=f"{path}/{_label(key)}" if path else _label(key))
+        return map_tensors(value, change, path=f"{path}/{key!r}" if path else repr(key))
 
     if isinstance(state, torch.Tensor):
         return change(path, state)
@@ -40,14 +42,8 @@ def map_tensors(state: Any, change: Callable[[str, Tensor], Any], *, path: str =
     return state
 
 
-def _label(key: Any) -> str:
-    """A key within a path; no two keys look alike there, or one tensor would take another's place."""
-    return key if isinstance(key, str) and _PLAIN.fullmatch(key) else repr(key)
-
-
 def save_state(state: Any, file: Path) -> None:
     """Write a state. Raises OSError when the file cannot be written, TypeError for what is no state."""
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
@@ -57,10 +53,20 @@ def save_state(state: Any, file: Path) -> None:
         return _Reference(path)
 
     tree = _encode(map_tensors(state, keep))
-    try:
+    with as_os_error(file):
         save_file(tensors, file, metadata={_TREE: json.dumps(tree)})
+
+
+@contextmanager
+def as_os_error(path: Path) -> Iterator[None]:
+    """Raise the OSError behind a SafetensorError, so that a full disk is known as one."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
     except SafetensorError as error:
-        raise OSError(f"{file}: {error}") from error
+        found = _OS_ERROR.search(str(error))
+        raise OSError(int(found[1]) if found else errno.EIO, str(error), str(path)) from error
 
 
 def load_state(file: Path, *, device: Any = "cpu") -> Any:

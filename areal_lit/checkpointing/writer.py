@@ -8,19 +8,17 @@ thread:  ───────────────────────�
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from areal_lit.checkpointing.store import CheckpointStore
+from areal_lit.files import FULL, WriteError
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class Captured:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run. A context manager: it ends by waiting for the one that is being written.
+    """Writes the checkpoints of a run.
 
     Args:
         timeout_s: longest that writing one may take.
@@ -73,14 +71,13 @@ class CheckpointWriter:
     def write(self, step: int, capture: Callable[[Path], Captured]) -> None:
         """Have ``capture`` fill a directory, then let it be committed in the background; waits for the one before.
 
-        Raises what ``wait`` raises, for the one before.
+        Raises what ``wait`` raises, for the one before, and what ``capture`` raises.
         """
         self.wait()
         try:
-            with naming_the_disk(self._store.directory.parent):
-                partial = self._store.begin(step)
-                captured = capture(partial)
-        except CheckpointError as error:
+            partial = self._store.begin(step)
+            captured = capture(partial)
+        except WriteError as error:
             raise self._lost(step, error) from error
         self._pending = _Pending(step=step, path=partial, start_s=time.monotonic(), committed=Future())
         threading.Thread(
@@ -116,49 +113,56 @@ class CheckpointWriter:
         pending, self._pending = self._pending, None
         pending.committed.result()
 
-    def __enter__(self) -> CheckpointWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """A run that failed lets the one being written come to its end; one that was ended at once does not."""
-        if self._pending is None or isinstance(error, KeyboardInterrupt):
-            return
-        if not wait([self._pending.committed], timeout=_GRACE_S).done:
+    def finish(self) -> None:
+        """Let the one being written come to its end after a failure, within a minute; its own failure is not raised."""
+        if self._pending is not None and not wait([self._pending.committed], timeout=_GRACE_S).done:
             logger.error("the checkpoint of step %d was given up: %s", self._pending.step, self._pending.path)
 
     def _finish(self, pending: _Pending, captured: Captured) -> None:
         try:
             for future in captured.writing:
                 future.result()
-            with naming_the_disk(pending.path):
-                path = self._store.commit(pending.path, pending.step, captured.state)
+            path = self._store.commit(pending.path, pending.step, captured.state)
         except BaseException as error:  # noqa: BLE001 - it belongs to the training thread, which raises and reports it
             self._store.discard(pending.path)
-            failure = self._explained(pending, error)
-            failure.__cause__ = error if failure is not error else error.__cause__
-            pending.committed.set_exception(failure)
-            self._on_failure(failure)
-        else:
-            logger.info("wrote %s in %.1f s", path, time.monotonic() - pending.start_s)
-            self._committed.append((pending.step, path))
+            failure = error
+            try:
+                failure = self._explained(pending, error)
+            finally:  # whoever waits for it is told, if need be as it was raised
+                pending.committed.set_exception(failure)
+                self._on_failure(failure)
+            return
+        logger.info("wrote %s in %.1f s", path, time.monotonic() - pending.start_s)
+        self._committed.append((pending.step, path))
+        try:
+            self._store.prune(path)
+        finally:
             pending.committed.set_result(path)
 
     def _explained(self, pending: _Pending, error: BaseException) -> BaseException:
         """A failed or overdue write in terms of the run; anything else as it is."""
-        if isinstance(error, CheckpointError):
-            return self._lost(pending.step, error)
-        return pending.overdue(self._timeout_s) if isinstance(error, TimeoutError) else error
+        if isinstance(error, WriteError):
+            explained: Exception = self._lost(pending.step, error)
+        elif isinstance(error, TimeoutError):
+            explained = pending.overdue(self._timeout_s)
+        else:
+            return error
+        explained.__cause__ = error
+        return explained
 
-    def _lost(self, step: int, error: CheckpointError) -> CheckpointError:
-        """What is left to go on from."""
-        newest = self._store.latest()
-        left = f"the last whole one is {newest}" if newest else "there is no earlier one"
+    def _lost(self, step: int, error: WriteError) -> CheckpointError:
+        """With what is left to go on from, as far as the disk still says so."""
+        try:
+            newest = self._store.latest()
+            left = f"the last whole one is {newest}" if newest else "there is no earlier one"
+        except OSError as unread:
+            left = f"whether there is an earlier one could not be read: {unread}"
+        more_room = (
+            ". Less room is needed with fewer of them (checkpoint.keep_last) and without the export "
+            "(checkpoint.export_hf: false)"
+        )
         return CheckpointError(
-            f"the checkpoint of step {step} is lost: {error}; {left}. Free space there, keep fewer "
-            "(checkpoint.keep_last), leave the export out (checkpoint.export_hf: false) or move the run to a larger "
-            "disk, then go on with --resume auto"
+            f"the checkpoint of step {step} is lost: {error}; {left}{more_room if error.errno in FULL else ''}"
         )
 
 
@@ -181,24 +185,3 @@ class _Pending:
             f"checkpoint.timeout_s={timeout_s:g} s; the disk or network file system hangs or is too slow: look at it, "
             "or raise the limit"
         )
-
-
-@contextmanager
-def naming_the_disk(directory: Path, *, needed_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of writing below ``directory`` into a CheckpointError that says what was needed and free.
-
-    Args:
-        needed_bytes: what is to be written, where that is known.
-    """
-    free_bytes = shutil.disk_usage(directory).free
-    try:
-        yield
-    except OSError as error:
-        needed = "" if needed_bytes is None else f"{_size(needed_bytes)} are needed, "
-        raise CheckpointError(
-            f"cannot write to {directory}: {error} ({needed}{_size(free_bytes)} were free there)"
-        ) from error
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:,.1f} MiB"

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit.cli.fit import guarded, report_broken_rules
-from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.cli.fit import guarded
+from areal_lit.cli.options import read_options, read_recipe
 from areal_lit.collector import collected_later
 from areal_lit.recipes.warm_up import warm_up_named
-from areal_lit.validation import broken_rules
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 OWN = {
-    "--checkpoint best|PATH": "the best of the recipe's run (checkpoint.best), or of a run, a run's directory (its "
-    "newest), or a Hugging Face model directory; without it the model that the recipe names",
+    "--checkpoint auto|best|PATH": "the newest or the best (checkpoint.best) of the recipe's run, or one of any run, "
+    "a run's directory (its newest), or a Hugging Face model directory; without it the model that the recipe names",
 }
 
 
@@ -30,18 +29,15 @@ def run(arguments: Sequence[str]) -> int:
             recipe = read_recipe(options)
         if recipe is None:
             return 0
-        checkpoint = checkpoint_path(options.named.get("checkpoint"), "--checkpoint")
         trainer = recipe.build()
-        if report_broken_rules(broken_rules(trainer)):
-            return 1
-        return guarded(lambda: print_metrics(trainer, checkpoint))
+        return guarded(lambda: print_metrics(trainer, options.named.get("checkpoint")))
 
 
 def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:
     """Evaluate and print a line per metric, and where they are kept."""
-    from areal_lit.run.running import running
+    from areal_lit.run.running import evaluating
 
-    with running(trainer, resume=checkpoint, is_evaluation=True) as run:
+    with evaluating(trainer, checkpoint=checkpoint) as run:
         metrics = run.evaluate()
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():

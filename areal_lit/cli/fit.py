@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.cli.options import read_options, read_recipe
 from areal_lit.collector import collected_later
-from areal_lit.logs import terminal_handler
 from areal_lit.recipes.warm_up import warm_up_named
+from areal_lit.validation import BrokenRules
 
 OWN = {
     "--resume auto|best|PATH": "go on from the run's newest whole checkpoint (the start if there is none), from its "
@@ -27,11 +26,8 @@ def run(arguments: Sequence[str]) -> int:
             recipe = read_recipe(options)
         if recipe is None:
             return 0
-        resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
         trainer = recipe.build()
-        if report_broken_rules(trainer.validate(resume=resume)):
-            return 1
-        return guarded(lambda: print(f"finished: {trainer.fit(resume=resume)}"))
+        return guarded(lambda: print(f"finished: {trainer.fit(resume=options.named.get('resume'))}"))
 
 
 def report_broken_rules(broken: Sequence[str]) -> bool:
@@ -45,16 +41,15 @@ def report_broken_rules(broken: Sequence[str]) -> bool:
 
 def guarded(work: Callable[[], None]) -> int:
     """Do a run's work; a failure is told in short here, and in full where its notes say."""
-    handler = terminal_handler()
-    logging.getLogger("areal_lit").addHandler(handler)
     try:
         work()
+    except BrokenRules as broken:
+        report_broken_rules(broken.rules)
+        return 1
     # whatever a run fails of ends here; the run has written its traceback down, and where in a note
     except Exception as error:  # noqa: BLE001
         print(f"failed: {type(error).__name__}: {error}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):
             print(f"({note})", file=sys.stderr)
         return 1
-    finally:
-        logging.getLogger("areal_lit").removeHandler(handler)
     return 0

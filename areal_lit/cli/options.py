@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from areal_lit.checkpointing import EXAMPLE
 from areal_lit.recipes import Recipe, RecipeError, resolve
 from areal_lit.secrets import redact
 
@@ -74,14 +72,6 @@ def read_options(command: str, arguments: Sequence[str], own: Mapping[str, str])
             if not equals and rest and not rest[0].startswith("--"):
                 overrides.append(rest.pop(0))
     return Options(configs=tuple(configs), named=named, overrides=tuple(overrides), is_print_config=is_print_config)
-
-
-def checkpoint_path(text: str | None, option: str, *, or_auto: bool = False) -> str | None:
-    """The value of an option that names a checkpoint, refused before anything starts if there is none."""
-    if text in (None, "best") or (or_auto and text == "auto") or (text and Path(text).exists()):
-        return text
-    newest = "auto" if or_auto else "runs/quickstart"
-    raise RecipeError(f"{option} {text}: there is no such checkpoint; give {EXAMPLE} or {newest} for the newest")
 
 
 def print_help(command: str, own: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from areal_lit.cli.fit import OWN, report_broken_rules
-from areal_lit.cli.options import checkpoint_path, read_options, read_recipe
+from areal_lit.cli.options import read_options, read_recipe
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -13,9 +13,8 @@ def run(arguments: Sequence[str]) -> int:
     options = read_options("validate", arguments, OWN)
     if options is None or (recipe := read_recipe(options)) is None:
         return 0
-    resume = checkpoint_path(options.named.get("resume"), "--resume", or_auto=True)
     trainer = recipe.build()
-    if report_broken_rules(trainer.validate(resume=resume)):
+    if report_broken_rules(trainer.validate(resume=options.named.get("resume"))):
         return 1
     print("the recipe is valid; it would start:")
     for line in trainer.describe():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from areal_lit.contracts.component import Component
 from areal_lit.types import Group
@@ -17,6 +17,9 @@ class RunLogger(Component):
     One that raises is told nothing more until ``close``. The other loggers still get the step, then the run ends with
     an error that names the logger, and what it has trained is saved.
     """
+
+    draws: ClassVar[bool] = False
+    """True: has figures for the others, and is closed before those that have none."""
 
     @abstractmethod
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
@@ -42,7 +45,7 @@ class RunLogger(Component):
         """A committed directory: ``model``, or ``checkpoint`` where none is exported. Old checkpoints are deleted."""
 
     def new_figures(self) -> Mapping[str, Path]:
-        """PNGs by name that this logger drew since the last call, also in ``close``; the others get them."""
+        """PNGs by name that one that ``draws`` drew since the last call, also in ``close``; the others get them."""
         return {}
 
     def close(self, status: str) -> None:

@@ -37,11 +37,6 @@ class Snapshot(ABC):
     Its methods run on another thread than the training: they touch no device, no collective and no random state.
     """
 
-    @property
-    @abstractmethod
-    def size_bytes(self) -> int:
-        """About what this rank writes, export included; told when the disk is full."""
-
     @abstractmethod
     def save(self, directory: Path) -> None:
         """Write what ``Strategy.save`` writes."""
@@ -143,6 +138,13 @@ class Strategy(Component):
 
         A value or score head goes into ``areal_lit.models.SCALAR_HEAD_FILE`` beside it.
         """
+
+    def saved_bytes(self, *, has_export: bool) -> int | None:
+        """About what ``save`` writes on this rank, with what ``export_hf`` writes if there is an export.
+
+        Told when the disk is full; None, the default, where it is not known.
+        """
+        return None
 
     def prepare_snapshot(self) -> None:
         """Begin to get the memory of a snapshot ready, without waiting: the first one then takes no longer than others.

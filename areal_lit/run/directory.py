@@ -2,70 +2,76 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import logging
 import os
 import shutil
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 import yaml
 
-from areal_lit.logs import DEFAULT_LOGS, LogHandler, Logs, terminal_handler
+from areal_lit.checkpointing import Checkpoint, CheckpointStore
+from areal_lit.files import replacing
+from areal_lit.locks import hold, is_held
+from areal_lit.logs import DEFAULT_LOGS, Logs, logged_to
 from areal_lit.run.versions import versions
-from areal_lit.secrets import RedactingFormatter, learn, redact
+from areal_lit.secrets import learn, redact
 
-_NO_RESULTS = ("config.yaml", ".config.yaml", "versions.json", ".lock", "logs", "evaluations")
+_REPLACED = ".replaced"
+_PARTIAL_CONFIG = ".config.yaml.partial"
+_NO_RESULTS = ("config.yaml", _PARTIAL_CONFIG, "versions.json", ".lock", "logs", "evaluations")
 _MARKER = ".areal-lit-run"
 """An empty file in a directory that holds a run and nothing else, which may be deleted therefore."""
 
 
 class RunDirectory:
-    """``runs/NAME`` with config.yaml, versions.json, logs/ and checkpoints/; locked while open.
+    """``runs/NAME`` with config.yaml, versions.json, logs/ and checkpoints/; a context manager, locked within.
 
     Args:
         path: the directory.
-        config: the recipe as resolved; kept without its secrets, which from now on are hidden wherever they turn up.
+        config: the recipe as resolved; kept without its secrets, which are hidden wherever they turn up once it is
+            entered.
         resume: an existing run is to be gone on with.
         overwrite: an existing run is moved to ``NAME.replaced`` and deleted once this one has begun.
         logs: how much of the controller's is kept.
 
-    Raises:
-        FileExistsError: the directory holds a run already and neither was asked for, or holds more than a run, or is in
-            use. What a run left that failed before its first step is used again.
+    Entering raises FileExistsError: the directory holds a run already and neither was asked for, or holds more than a
+    run, or is in use. What a run left that failed before its first step is used again.
     """
 
     def __init__(
         self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool, logs: Logs = DEFAULT_LOGS
     ) -> None:
-        learn(config)
         self.path = path
         self.logs = path / "logs"
-        self.checkpoints = path / "checkpoints"
         self._config = config
-        self._replaced = path.with_name(f"{path.name}.replaced") if overwrite else None
-        if not resume and _holds_run(path):
-            if self._replaced is None:
-                raise FileExistsError(_taken(path))
-            with _lock(path):
-                _check_marked(path)
-                if self._replaced.exists():
-                    _check_marked(self._replaced)
-                    shutil.rmtree(self._replaced)
-                path.rename(self._replaced)
-        is_new = not path.exists() or all(inside.name == "evaluations" for inside in path.iterdir())
-        path.mkdir(parents=True, exist_ok=True)
+        self._resume = resume
+        self._replaced = path.with_name(f"{path.name}{_REPLACED}") if overwrite else None
+        self._logs = logs
+        self._opened = ExitStack()
+
+    def __enter__(self) -> RunDirectory:
+        learn(self._config)
+        if not self._resume and _holds_run(self.path):
+            self._set_aside()
+        is_new = not self.path.exists() or all(inside.name == "evaluations" for inside in self.path.iterdir())
+        self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
-            opened.enter_context(_lock(path))
+            opened.enter_context(_lock(self.path))
             if is_new:
-                (path / _MARKER).touch()
+                (self.path / _MARKER).touch()
             self.logs.mkdir(exist_ok=True)
-            opened.enter_context(_log_to(self.log, logs))
+            opened.enter_context(logged_to(self._logs.open(self.log)))
             self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
 
     @property
     def log(self) -> Path:
@@ -74,16 +80,30 @@ class RunDirectory:
 
     def begin(self) -> None:
         """The run works: from now on the directory is its own, and the run that it replaces is deleted."""
-        partial = self.path / ".config.yaml"
-        partial.write_text(yaml.safe_dump(redact(self._config), sort_keys=False))
-        partial.rename(self.path / "config.yaml")
+        with replacing(self.path / "config.yaml") as partial:
+            partial.write_text(yaml.safe_dump(redact(self._config), sort_keys=False))
         (self.path / "versions.json").write_text(json.dumps(versions(), indent=2))
         if self._replaced is not None and _is_marked(self._replaced):
             shutil.rmtree(self._replaced)
 
-    def close(self) -> None:
-        """Let another process use the directory."""
-        self._opened.close()
+    def _set_aside(self) -> None:
+        if self._replaced is None:
+            raise FileExistsError(_taken(self.path))
+        with _lock(self.path):
+            _check_marked(self.path)
+            if self._replaced.exists():
+                _check_marked(self._replaced)
+                shutil.rmtree(self._replaced)
+            self.path.rename(self._replaced)
+
+
+def leftovers(path: Path) -> list[Path]:
+    """What runs that were killed left behind in a run's directory, or that directory itself; none while it is in use."""
+    if is_held(path / ".lock"):
+        return []
+    replaced = [path] if path.name.endswith(_REPLACED) else []
+    checkpoints = CheckpointStore(path / "checkpoints", Checkpoint())
+    return [*replaced, *checkpoints.leftovers(), *path.glob(_PARTIAL_CONFIG)]
 
 
 def refusal(path: Path, *, resume: bool, overwrite: bool) -> str:
@@ -128,38 +148,11 @@ def _has_content(file: Path) -> bool:
     return file.stat().st_size > 0
 
 
-@contextmanager
-def _log_to(file: Path, logs: Logs) -> Iterator[None]:
-    """The package's log goes to the file; its warnings to the terminal too, unless somebody set logging up."""
-    handlers: list[logging.Handler] = [LogHandler(logs.open(file))]
-    handlers[0].setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    package_logger = logging.getLogger("areal_lit")
-    if not package_logger.hasHandlers():
-        handlers.append(terminal_handler())
-    for handler in handlers:
-        package_logger.addHandler(handler)
-    package_logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            package_logger.removeHandler(handler)
-            handler.close()
-
-
 def _lock(path: Path) -> IO[str]:
-    """Hold the directory until the file is closed; who holds it stands in the file."""
-    file = (path / ".lock").open("a+")
+    """Hold the directory until the file is closed."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read() or "another process"
-        file.close()
+        return hold(path / ".lock")
+    except BlockingIOError as error:
         raise FileExistsError(
-            f"{path} is in use by {holder}; wait for its end or end it, or choose another name (--name NAME, name=...)"
+            f"{path} is {error.strerror}; wait for its end or end it, or choose another name (--name NAME, name=...)"
         ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
-    return file

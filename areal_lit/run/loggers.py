@@ -52,10 +52,11 @@ class Loggers:
         self._tell_all("artifact", step, name, path)
 
     def close(self, status: str) -> None:
-        """Close all of them, those that draw first: the others get their last figures."""
-        for member in sorted(self.members, key=lambda one: type(one).new_figures is RunLogger.new_figures):
+        """Close all of them, those that draw first: the others get their last figures. One that is closed gets none."""
+        for member in sorted(self.members, key=lambda one: not one.draws):
             self._call(member, "close", status)
             self._pass_figures_on(member)
+            self._drop(member)
 
     def _tell_all(self, name: str, *arguments: Any) -> None:
         for member in self.members:
@@ -70,12 +71,15 @@ class Loggers:
                 if member is not source:
                     self._tell(member, "figure", self._step, name, path)
 
+    def _drop(self, member: RunLogger) -> None:
+        self._working = [one for one in self._working if one is not member]
+
     def _call(self, member: RunLogger, name: str, *arguments: Any) -> Any:
         try:
             return getattr(member, name)(*arguments)
         # whatever a plugin raises, the other loggers get their step first; ``check`` then ends the run with it
         except Exception as raised:
-            self._working = [one for one in self._working if one is not member]
+            self._drop(member)
             error = LoggerError(
                 f"{name}() of logger {origin(member)} raised {type(raised).__name__} at step {self._step}: {raised}"
             )

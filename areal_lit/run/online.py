@@ -17,14 +17,14 @@ from areal_lit.models import load_config
 from areal_lit.plugins import fingerprint
 from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Scorer
-from areal_lit.roles import Role, RoleGroup
+from areal_lit.roles import RoleGroup
 from areal_lit.rollout import RolloutLoop
 from areal_lit.rollout.limits import Limits
 from areal_lit.run.directory import RunDirectory
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
-from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, Prompt, Trajectory
-from areal_lit.validation import components
+from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, ModelSpec, Prompt, Trajectory
+from areal_lit.validation import components, sequence_limit
 from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Online:
     def hand_over(self, version: int) -> list[Metric]:
         """Give the engine the policy's weights, then let prompts in for them."""
         if self._limits is None:
-            self._limits = sequence_limits(self._trainer.policy)
+            self._limits = limits_of(self._trainer)
             self._choose_probes()
         self._limits = replace(self._limits, newest_version=version)
         self._loop.limit(self._limits)
@@ -192,18 +192,20 @@ class Online:
         return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
 
 
-def sequence_limits(role: Role) -> Limits:
-    """What fits both the model and a micro-batch, and the model's vocabulary."""
-    limit, rule = role.strategy.max_tokens_per_microbatch, "policy.strategy.max_tokens_per_microbatch"
-    vocab_size = None
+def limits_of(trainer: Trainer) -> Limits:
+    """What fits every model and a micro-batch of each, and the policy's vocabulary; models are at hand by now."""
+    limit, rule = sequence_limit(trainer, _loaded_config)
+    return Limits(
+        max_tokens=limit, max_tokens_rule=rule, vocab_size=_loaded_config(trainer.policy.model).get("vocab_size")
+    )
+
+
+def _loaded_config(spec: ModelSpec) -> Mapping[str, Any]:
     # a model of another library has no Hugging Face configuration, and what it fits is not known here
     with suppress(OSError, ValueError):
-        config = load_config(role.model).get_text_config()
-        vocab_size = getattr(config, "vocab_size", None)
-        positions = getattr(config, "max_position_embeddings", None)
-        if positions is not None and positions < limit:
-            limit, rule = positions, "the model's max_position_embeddings"
-    return Limits(max_tokens=limit, max_tokens_rule=rule, vocab_size=vocab_size)
+        config: Mapping[str, Any] = load_config(spec).get_text_config().to_dict()
+        return config
+    return {}
 
 
 def probe_prompts(codec: TextCodec, source: Source, *, num: int, longest: int) -> list[IntArray]:

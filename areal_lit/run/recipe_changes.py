@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from areal_lit.leaves import leaves
 from areal_lit.secrets import redact
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,9 @@ def check_changes(path: Path, saved: Mapping[str, Any], current: Mapping[str, An
     """
     if not saved:
         return
-    changes = {key: pair for key, *pair in _changes("", saved, redact(current)) if key.split(".")[0] not in _FREE}
+    before, after = dict(leaves(saved)), dict(leaves(redact(current)))
+    pairs = {key: (before.get(key, "absent"), after.get(key, "absent")) for key in [*before, *after]}
+    changes = {key: pair for key, pair in pairs.items() if pair[0] != pair[1] and key.split(".")[0] not in _FREE}
     for key in _FIXED:
         if key in changes:
             was, now = changes[key]
@@ -38,13 +41,3 @@ def check_changes(path: Path, saved: Mapping[str, Any], current: Mapping[str, An
             )
     for key, (was, now) in changes.items():
         logger.warning("resume: %s %s -> %s", key, was, now)
-
-
-def _changes(key: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Path and both values of every leaf that differs; ``absent`` stands for none."""
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        for name in [*was, *(name for name in now if name not in was)]:
-            inner = f"{key}.{name}" if key else name
-            yield from _changes(inner, was.get(name, "absent"), now.get(name, "absent"))
-    elif was != now:
-        yield key, was, now

@@ -70,7 +70,11 @@ class RunState:
             )
         state = {
             "batches": dict(self._batches.state_dict()),
-            "components": {path: _saved(c) for path, c in self._components.items() if c.state_dict()},
+            "components": {
+                path: {"class_path": _class_path(component), "state": dict(state)}
+                for path, component in self._components.items()
+                if (state := component.state_dict())
+            },
             "random": random_states.capture(),
             "evaluation": dict(evaluation),
             "config": redact(self._config),
@@ -108,10 +112,6 @@ class RunState:
                 component.load_state_dict(saved["state"])
         random_states.restore(state["random"])
         self._hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=directory)
-
-
-def _saved(component: Component) -> dict[str, Any]:
-    return {"class_path": _class_path(component), "state": dict(component.state_dict())}
 
 
 def _class_path(component: Component) -> str:

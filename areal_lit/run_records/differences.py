@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from areal_lit.leaves import leaves
 from areal_lit.run_records.run import RunRecords
 
 ABSENT = "absent"
@@ -17,25 +18,13 @@ def differences(runs: Sequence[RunRecords]) -> dict[str, list[str]]:
     Recipes come first (``policy.optimizer.init_args.lr``), then ``versions.torch``, ``versions.commit`` and the like.
     What must differ (``name``) is left out, and so are versions where a run recorded none.
     """
-    flat = [dict(_leaves("", {k: v for k, v in run.config.items() if k not in _OF_THE_RUN_ITSELF})) for run in runs]
+    flat = [dict(leaves({k: v for k, v in run.config.items() if k not in _OF_THE_RUN_ITSELF})) for run in runs]
     if all(run.versions for run in runs):
-        for leaves, run in zip(flat, runs, strict=True):
-            leaves.update(_leaves("versions", run.versions))
-    keys = dict.fromkeys(key for leaves in flat for key in leaves)
-    values = {key: [leaves.get(key, ABSENT) for leaves in flat] for key in keys}
+        for of_run, run in zip(flat, runs, strict=True):
+            of_run.update(leaves(run.versions, "versions"))
+    keys = dict.fromkeys(key for of_run in flat for key in of_run)
+    values = {key: [_spelt(of_run[key]) if key in of_run else ABSENT for of_run in flat] for key in keys}
     return {key: row for key, row in values.items() if len(set(row)) > 1}
-
-
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Dotted key and text of every value that holds no others."""
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _leaves(f"{key}.{name}" if key else str(name), inner)
-    elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from _leaves(f"{key}.{index}", inner)
-    else:
-        yield key, _spelt(value)
 
 
 def _spelt(value: Any) -> str:

@@ -126,6 +126,7 @@ def _check_run(logger: RunLogger, directory: Path, status: str) -> None:
     logger.artifact(4, "model", model)
     logger.close(status)
     for name, drawn in logger.new_figures().items():
+        require(logger.draws, f"new_figures() names {name}, so draws must be True: it is closed before those it is for")
         require(drawn.is_file(), f"new_figures() names {name} at {drawn}, where there is no file")
     logger.close(status)
 

@@ -61,7 +61,7 @@ def _prompt_rules(where: str, preview: Preview, model: ModelFiles, trainer: Trai
     limit, setting = sequence_limit(trainer)
     if preview.max_prompt_tokens is None and generated < limit < longest + generated:
         yield (
-            f"{where}: a prompt of {longest} tokens and max_new_tokens {generated} do not fit {setting}; set "
+            f"{where}: a prompt of {longest} tokens and max_new_tokens {generated} do not fit {setting} {limit}; set "
             f"max_prompt_tokens {limit - generated} to leave such rows out, or change one of the others"
         )
 

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from areal_lit.model_files import ModelFiles
-from areal_lit.types import Sampling
+from areal_lit.types import ModelSpec, Sampling
 from areal_lit.validation.walk import roles, walk
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 
-def sequence_limit(trainer: Trainer) -> tuple[int, str]:
-    """Tokens of the longest sequence that every role can take, and the setting that says so, value included."""
+def _config_in_files(spec: ModelSpec) -> Mapping[str, Any]:
+    return ModelFiles(spec).config
+
+
+def sequence_limit(
+    trainer: Trainer, config_of: Callable[[ModelSpec], Mapping[str, Any]] = _config_in_files
+) -> tuple[int, str]:
+    """Tokens of the longest sequence that every role can take, and the setting that says so.
+
+    Args:
+        config_of: the Hugging Face configuration of a text model, as far as it is known; by default what can be told
+            without loading anything.
+    """
     limits: dict[str, int] = {}
     for name, role in roles(trainer).items():
         limits[f"{name}.strategy.max_tokens_per_microbatch"] = role.strategy.max_tokens_per_microbatch
-        if (num_positions := ModelFiles(role.model).num_positions) is not None:
+        if isinstance(num_positions := config_of(role.model).get("max_position_embeddings"), int):
             limits[f"{name}.model's max_position_embeddings"] = num_positions
     setting = min(limits, key=lambda key: limits[key])
-    return limits[setting], f"{setting} {limits[setting]}"
+    return limits[setting], setting
 
 
 def samplings(trainer: Trainer) -> Mapping[str, Sampling]:
@@ -36,6 +47,6 @@ def length_rules(trainer: Trainer) -> Iterator[str]:
     for path, sampling in samplings(trainer).items():
         if sampling.max_new_tokens >= limit:
             yield (
-                f"{path}.max_new_tokens {sampling.max_new_tokens} and a prompt do not fit {setting}, and a sequence is "
-                "never split; raise the latter or lower the former"
+                f"{path}.max_new_tokens {sampling.max_new_tokens} and a prompt do not fit {setting} {limit}, and a "
+                "sequence is never split; raise the latter or lower the former"
             )

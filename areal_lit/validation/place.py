@@ -1,4 +1,4 @@
-"""Rules of the place a run writes to, and of the checkpoint it goes on from."""
+"""Rules of the place a run writes to, and of the checkpoint it begins with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_lit.checkpointing import EXAMPLE, find_damage
+from areal_lit.checkpointing import CheckpointStore, find
 from areal_lit.run.directory import refusal
 
 if TYPE_CHECKING:
@@ -14,9 +14,21 @@ if TYPE_CHECKING:
 
 
 def place_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
-    """The directory can be written to and is free, or holds what ``resume`` names."""
+    """The directory can be written to, and is free or to be gone on with."""
     path = Path(trainer.runs_dir) / trainer.name
     if problem := refusal(path, resume=resume is not None, overwrite=trainer.overwrite):
         yield problem
-    if resume not in (None, "auto", "best") and (damage := find_damage(Path(str(resume)))):
-        yield f"cannot resume from {resume}: {damage}; give {EXAMPLE} or auto for the newest"
+    if resume != "auto":  # which begins anew where there is none
+        yield from start_rules(trainer, resume)
+
+
+def start_rules(trainer: Trainer, checkpoint: str | None) -> Iterator[str]:
+    """There is the checkpoint that is to be begun with."""
+    if checkpoint is None:
+        return
+    store = CheckpointStore(Path(trainer.runs_dir) / trainer.name / "checkpoints", trainer.checkpoint)
+    try:
+        if find(checkpoint, store) is None:
+            yield f"there is no checkpoint in {store.directory}; give a path, or leave it out for the recipe's model"
+    except ValueError as error:
+        yield str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import KINDS
@@ -17,6 +17,18 @@ from areal_lit.validation.walk import components
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
+
+
+class BrokenRules(ValueError):
+    """A run cannot take place as it is asked for.
+
+    Args:
+        rules: a sentence per broken one.
+    """
+
+    def __init__(self, rules: Sequence[str]) -> None:
+        super().__init__("the recipe breaks these rules:\n" + "\n".join(f"- {rule}" for rule in rules))
+        self.rules = rules
 
 
 def broken_rules(trainer: Trainer) -> list[str]:

@@ -70,7 +70,7 @@ class RowData(DataModule):
         if generated < limit < self.max_prompt_tokens + generated:
             yield (
                 f"max_prompt_tokens {self.max_prompt_tokens} and rollout.sampling.max_new_tokens {generated} together "
-                f"do not fit {setting}; raise the latter or lower one of them"
+                f"do not fit {setting} {limit}; raise the latter or lower one of them"
             )
 
     def train(self) -> Mapping[str, Source]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from areal_lit.contracts import RunLogger
-from areal_lit.files import naming
+from areal_lit.files import replacing, writing
+from areal_lit.run_records import Row, read_rows
 
 
 class Csv(RunLogger):
@@ -33,14 +34,12 @@ class Csv(RunLogger):
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         self._path = run_dir / self.file_name
-        rows: list[dict[str, str]] = []
-        if step > 0 and self._path.exists():
-            header, rows = read_rows(self._path, until=step)
-            self._columns = header or ["step"]
-        resumed = rows.pop() if rows and int(rows[-1]["step"]) == step else {}
+        rows = self._rows(until=step) if step > 0 else []
+        self._columns = ["step", *dict.fromkeys(name for row in rows for name in row.cells)]
+        resumed = rows.pop() if rows and rows[-1].step == step else None
         self._rewrite(rows)
-        if resumed:
-            self.metrics(step, {name: _number(cell) for name, cell in resumed.items() if cell and name != "step"})
+        if resumed is not None:
+            self.metrics(step, {name: _number(cell) for name, cell in resumed.cells.items()})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if self._file is None:
@@ -51,9 +50,8 @@ class Csv(RunLogger):
             self._last_offset = self._file.seek(0, os.SEEK_END)
         if new := [name for name in values if name not in self._columns]:
             self._columns += new
-            _, rows = read_rows(self._path, until=step - 1 if merge else step)
-            self._rewrite(rows)
-        with naming(self._path):
+            self._rewrite(self._rows(until=step - 1 if merge else step))
+        with writing(self._path):
             self._file.seek(self._last_offset)
             self._file.write(_encode([[_cell(self._last.get(name)) for name in self._columns]]))
             self._file.truncate()
@@ -64,31 +62,19 @@ class Csv(RunLogger):
             self._file.close()
             self._file = None
 
-    def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
+    def _rows(self, *, until: int) -> list[Row]:
+        return [row for row in read_rows(self._path) if row.step <= until]
+
+    def _rewrite(self, rows: Sequence[Row]) -> None:
         """Replace the file by one with the present columns and these rows; go on at its end."""
         if self._file is not None:
             self._file.close()
-        partial = self._path.with_name(f".{self._path.name}.partial")
-        with naming(self._path):
-            partial.write_bytes(_encode([self._columns, *([row.get(c, "") for c in self._columns] for row in rows)]))
-            os.replace(partial, self._path)
-            self._file = self._path.open("r+b")
+        names = self._columns[1:]
+        cells = [[str(row.step), *(row.cells.get(name, "") for name in names)] for row in rows]
+        with replacing(self._path) as partial:
+            partial.write_bytes(_encode([self._columns, *cells]))
+        self._file = self._path.open("r+b")
         self._last_offset = self._file.seek(0, os.SEEK_END)
-
-
-def read_rows(path: Path, *, until: int) -> tuple[list[str], list[dict[str, str]]]:
-    """Header and rows of a metrics.csv up to step ``until``; a torn last row is left out.
-
-    Raises ValueError when the first column is not ``step``.
-    """
-    lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
-    if not lines:
-        return [], []
-    header = lines[0]
-    if header[0] != "step":
-        raise ValueError(f"{path}: the first column must be 'step', got {header[0]!r}; move the file away")
-    whole = [line for line in lines[1:] if len(line) == len(header) and line[0].isdecimal()]
-    return header, [dict(zip(header, line, strict=True)) for line in whole if int(line[0]) <= until]
 
 
 def _cell(value: float | None) -> str:

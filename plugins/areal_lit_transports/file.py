@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts.transport import WeightTransport
-from areal_lit.files import naming
+from areal_lit.files import writing
 from areal_lit.scratch import Scratch
 from areal_lit.types import TensorInfo, WeightSource
 
@@ -129,7 +129,7 @@ _KEPT: dict[tuple[int, int, int], mmap.mmap] = {}
 def mapped(path: str, size: int, *, keep: bool) -> mmap.mmap:
     """The file of this size, created if need be and mapped for writing. Raises OSError when there is no room."""
     way_out = f"the weights take {size} bytes: {MORE_ROOM}"
-    with naming(path, way_out=way_out), open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+    with writing(path, way_out=way_out), open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
         file.truncate(size)
         if hasattr(os, "posix_fallocate"):  # without its pages a mapping ends the process when memory runs out
             os.posix_fallocate(file.fileno(), 0, size)

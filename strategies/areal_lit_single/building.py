@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from areal_lit.checkpointing.tensors import as_os_error
 from areal_lit.contracts.strategy import Head
 from areal_lit.models import SCALAR_HEAD_FILE, load_causal_lm, load_tokenizer, resolve, without_progress_bars
 from areal_lit.types import ModelSpec
@@ -96,16 +97,13 @@ def export(network: Network, weights: Mapping[str, Tensor], spec: ModelSpec, dir
 
     Raises OSError when a file cannot be written.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     of_head = {name.removeprefix(HEAD_PREFIX): t for name, t in weights.items() if name.startswith(HEAD_PREFIX)}
     of_lm = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD_PREFIX)}
-    try:
+    with as_os_error(directory):
         with without_progress_bars():
             network.lm.save_pretrained(directory, state_dict=of_lm)
         load_tokenizer(spec).save_pretrained(directory)
         if network.scalar_head is not None:
             save_file(of_head, directory / SCALAR_HEAD_FILE)
-    except SafetensorError as error:
-        raise OSError(f"{directory}: {error}") from error

@@ -70,17 +70,18 @@ class SingleSnapshot(Snapshot):
         self._network = network
         self._spec = spec
 
-    @property
-    def size_bytes(self) -> int:
-        sizes: list[int] = []
-        map_tensors(self._state, lambda path, tensor: sizes.append(tensor.nbytes))
-        return sum(sizes) + sum(tensor.nbytes for tensor in self._state["weights"].values())
-
     def save(self, directory: Path) -> None:
         write_state(self._state, directory)
 
     def export_hf(self, directory: Path) -> None:
         export(self._network, self._state["weights"], self._spec, directory)
+
+
+def size_of(state: Any) -> int:
+    """Bytes of all its tensors."""
+    sizes: list[int] = []
+    map_tensors(state, lambda path, tensor: sizes.append(tensor.nbytes))
+    return sum(sizes)
 
 
 def write_state(state: Mapping[str, Any], directory: Path) -> None:

@@ -232,6 +232,12 @@ class Single(Strategy):
 
         export(self._network, dict(self._tensors()), self._spec, directory)
 
+    def saved_bytes(self, *, has_export: bool) -> int:
+        from areal_lit_single.snapshot import size_of
+
+        state = self._state()
+        return size_of(state) + (size_of(state["weights"]) if has_export else 0)
+
     def prepare_snapshot(self) -> None:
         from areal_lit_single.snapshot import HostCopies
 

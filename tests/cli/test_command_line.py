@@ -70,12 +70,28 @@ def test_unknown_commands_and_bad_recipes_end_with_one_message_and_code_2(capsys
     assert told.startswith("areal-lit fit: error: policy.optimizer.init_args.learning_rate: AdamW has no such key")
     assert "Traceback" not in told
     assert main(["validate", "--config"]) == 2
-    assert main(["evaluate", "--config", "quickstart", "--checkpoint", "no/such"]) == 2
-    assert "give runs/quickstart/checkpoints/step-... or runs/quickstart for" in capsys.readouterr().err
-    assert main(["fit", "--config", "quickstart", "--resume=no/such"]) == 2
-    assert "--resume no/such: there is no such checkpoint" in capsys.readouterr().err
-    assert main(["fit", "--config", "quickstart", "--resume="]) == 2
-    assert "there is no such checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("evaluate", "--checkpoint", "no/such"), ("fit", "--resume=no/such"), ("validate", "--resume=no/such")],
+)
+def test_a_checkpoint_that_is_not_there_is_named_before_anything_starts(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--config", "quickstart", "--runs_dir", str(tmp_path / "runs")]) == 1
+    told = capsys.readouterr().err
+    assert (
+        "breaks 1 rule:\n  - there is no checkpoint to be had at 'no/such': it does not exist; give one (runs/" in told
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_evaluation_of_the_newest_needs_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--config", "quickstart", "--runs_dir", str(tmp_path), "--checkpoint", "auto"]) == 1
+    assert (
+        f"there is no checkpoint in {tmp_path / 'quickstart' / 'checkpoints'}; give a path" in capsys.readouterr().err
+    )
 
 
 def test_print_config_is_a_recipe_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

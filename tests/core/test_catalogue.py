@@ -15,7 +15,6 @@ from catalogue_mistakes import MISTAKES, TINY, component, jsonl
 from catalogue_run import told_by_python
 
 from areal_lit import recipes
-from areal_lit.cli.main import main
 from areal_lit.types import ModelSpec
 
 PARTS = """
@@ -128,14 +127,12 @@ def test_quoted_numbers_and_switches_are_what_they_say(desk: Path) -> None:
     assert (trainer.policy.optimizer.lr, trainer.policy.optimizer.warmup_steps, trainer.overwrite) == (1e-5, 3, True)
 
 
-def test_a_checkpoint_to_go_on_from_must_be_one(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--config", "quickstart", "--resume", "no/such"]) == 2
-    assert "--resume no/such: there is no such checkpoint; give runs/" in capsys.readouterr().err
+def test_a_checkpoint_to_go_on_from_must_be_one(desk: Path) -> None:
     trainer = recipes.load("quickstart", {"name": "taken"})
     assert trainer.validate(resume="auto") == []
     (rule,) = trainer.validate(resume="empty")
-    assert rule.startswith("cannot resume from empty: it has no complete.json")
-    assert rule.endswith("or auto for the newest")
+    assert rule.startswith("there is no checkpoint to be had at 'empty': it has no complete.json")
+    assert rule.endswith("or auto")
 
 
 def test_precision_is_checked_from_python_too() -> None:

@@ -17,8 +17,8 @@ import torch
 
 from areal_lit import hookimpl, random_states
 from areal_lit.batching import pack
-from areal_lit.checkpointing import CheckpointError
 from areal_lit.contracts import Algorithm, Callback, Rank, Snapshot, Strategy, WorkerGroup
+from areal_lit.files import WriteError
 from areal_lit.plugins import fingerprint
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.testing.strategy_case import PlainSGD
@@ -190,8 +190,6 @@ def test_callbacks_hear_of_optimizer_steps_with_the_role(tmp_path: Path) -> None
 class Slow(Snapshot):
     """Writes when it is told to."""
 
-    size_bytes = 3 * 2**20
-
     def __init__(self, go: threading.Event, error: OSError | None) -> None:
         self.go = go
         self.error = error
@@ -214,8 +212,16 @@ class Snapping(Single):
         self.go = threading.Event()
         self.error = error
 
+    def save(self, directory: Path) -> None:
+        if self.error:
+            raise self.error
+        super().save(directory)
+
     def snapshot(self) -> Snapshot:
         return Slow(self.go, self.error)
+
+    def saved_bytes(self, *, has_export: bool) -> int:
+        return (3 if has_export else 2) * 2**20
 
 
 class Plain(Single):
@@ -246,14 +252,14 @@ def test_files_are_written_in_the_background_only_from_a_snapshot_and_when_asked
     assert names == {"saved", "exported", "random-0.json"}
 
 
-def test_a_full_disk_is_named_with_what_the_rank_was_to_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_background", [True, False])
+def test_a_full_disk_is_named_with_what_the_rank_was_to_write(tmp_path: Path, in_background: bool) -> None:
     group, _ = started(tmp_path, strategy=(slow := Snapping(OSError(28, "No space left on device"))))
     slow.go.set()
-    error = saved(group, tmp_path / "full", in_background=True).exception(timeout=30)
-    assert isinstance(error, CheckpointError)
-    assert re.search(
-        r"cannot write to .*full: .*No space left on device \(3\.0 MiB are needed, [\d.,]+ MiB", str(error)
-    )
+    with pytest.raises(WriteError) as raised:
+        saved(group, tmp_path / "full", in_background=in_background).result(timeout=30)
+    says = r"No space left on device \(3\.0 MiB are needed, [\d.,]+ MiB were free\); free space there.*full'$"
+    assert re.search(says, str(raised.value))
 
 
 def test_each_rank_draws_on_after_loading(tmp_path: Path) -> None:

@@ -91,8 +91,15 @@ class WritesSecrets(Lines):
 
 
 class NamesNoFile(Lines):
+    draws = True
+
     def new_figures(self):
         return {"reward": Path("nowhere.png")}
+
+
+class DrawsUnsaid(Lines):
+    def new_figures(self):
+        return {"reward": Path(__file__)}
 
 
 class OpensInConstructor(Lines):
@@ -123,6 +130,7 @@ def test_a_sound_logger_passes(tmp_path):
         (SwallowsErrors, "neither setup"),
         (WritesSecrets, "a secret in a sample is written"),
         (NamesNoFile, "where there is no file"),
+        (DrawsUnsaid, "draws must be True"),
         (OpensInConstructor, "does not pickle before setup"),
     ],
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from areal_lit.files import naming
+from areal_lit.files import replacing
 from areal_lit_loggers.plots.pages import pages
 
 if TYPE_CHECKING:
@@ -58,13 +58,10 @@ def draw(order: Order) -> list[str]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Written beside and moved: whoever looks never sees half a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    partial = path.with_name(f".{path.name}.partial")
-    with naming(path, way_out="free space there"):
+    with replacing(path, way_out="free space there") as partial:
         FigureCanvasAgg(figure).print_png(str(partial))
-        partial.replace(path)
 
 
 def main(parent_pid: int) -> None:

@@ -52,6 +52,8 @@ class Plots(RunLogger):
             them out.
     """
 
+    draws = True
+
     def __init__(
         self, *, every_s: float = 15.0, overview: Sequence[str] | None = None, smoothing_steps: float = 10.0
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from areal_lit.checkpointing import Best, CheckpointStore, find_damage, read_state, whole_checkpoint
+from areal_lit.checkpointing import Best, Checkpoint, CheckpointStore, find, find_damage, read_state
 
 BEST = Best(set="test", metric="pass@1")
 
@@ -23,11 +23,13 @@ def filled(made: CheckpointStore, step: int) -> Path:
 
 
 def save(made: CheckpointStore, step: int, **state: Any) -> Path:
-    return made.commit(filled(made, step), step, {"batches": {"at": 7}, **state})
+    path = made.commit(filled(made, step), step, {"batches": {"at": 7}, **state})
+    made.prune(path)
+    return path
 
 
 def store(tmp_path: Path, *steps: int, keep_last: int = 0, best: Best | None = None) -> CheckpointStore:
-    made = CheckpointStore(tmp_path / "checkpoints", keep_last=keep_last, best=best)
+    made = CheckpointStore(tmp_path / "checkpoints", Checkpoint(keep_last=keep_last, best=best))
     for step in steps:
         save(made, step)
     return made
@@ -110,16 +112,21 @@ def test_a_damaged_checkpoint_is_named_refused_and_skipped(
     problem = find_damage(newest)
     assert problem is not None
     assert says in problem
-    with pytest.raises(ValueError, match=f"cannot resume from .*{says}.*--resume auto"):
-        read_state(newest)
+    with pytest.raises(ValueError, match=f"no checkpoint to be had at .*{says}.* or auto"):
+        find(str(newest), made)
     assert made.latest() == made.directory / "step-00000001"
     assert says in caplog.text
 
 
 def test_a_run_s_directory_is_no_checkpoint_but_names_those_inside(tmp_path: Path) -> None:
-    store(tmp_path, 3, 6)
-    with pytest.raises(ValueError, match="holds step-00000003, step-00000006; choose another checkpoint"):
-        read_state(tmp_path)
+    made = store(tmp_path, 3, 6)
+    problem = find_damage(tmp_path)
+    assert problem is not None
+    assert problem.endswith("checkpoints/ in it holds step-00000003, step-00000006")
+    for step in (3, 6):
+        (made.directory / f"step-0000000{step}" / "roles" / "weights").unlink()
+    with pytest.raises(ValueError, match=r"it is a run's directory, not a checkpoint; .*; give one"):
+        find(str(tmp_path), made)
 
 
 @pytest.mark.parametrize(("keep_last", "left"), [(0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])])
@@ -135,6 +142,15 @@ def test_what_was_just_written_is_never_deleted(tmp_path: Path) -> None:
     made = store(tmp_path, 6, 9, keep_last=2)
     assert save(made, 4).exists()
     assert steps(made) == [4, 9]
+
+
+def test_an_old_one_that_cannot_be_deleted_is_told_and_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = store(tmp_path, 1, 2, keep_last=2)
+    (made.directory / ".deleted-step-00000001" / "in the way").mkdir(parents=True)
+    written = save(made, 3)
+    assert steps(made) == [1, 2, 3]
+    assert f"the old checkpoint {made.directory / 'step-00000001'} could not be deleted: " in caplog.text
+    assert made.latest() == written
 
 
 def test_the_branch_that_a_run_leaves_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,15 +180,21 @@ def test_going_on_from_another_run_moves_all_of_this_one(tmp_path: Path) -> None
     assert steps(other) == [6]
 
 
-def test_a_checkpoint_or_the_newest_whole_one_of_a_run_is_evaluated(tmp_path: Path) -> None:
-    made = store(tmp_path, 1, 2, 3)
+def test_what_a_user_names_is_found(tmp_path: Path) -> None:
+    made, other = store(tmp_path / "mine", 1, 2, 3, best=BEST), store(tmp_path / "other", 4)
+    save_scored(made, {2: 0.5})
     (made.directory / "step-00000003" / "roles" / "weights").unlink()
-    assert whole_checkpoint(made.directory / "step-00000001") == made.directory / "step-00000001"
-    assert whole_checkpoint(tmp_path) == made.directory / "step-00000002"
-    with pytest.raises(ValueError, match=r"step-00000003: roles/weights is missing; give runs/.*/step-\.\.\. or runs/"):
-        whole_checkpoint(made.directory / "step-00000003")
-    with pytest.raises(ValueError, match="neither a checkpoint, nor a run with one, nor a Hugging Face model"):
-        whole_checkpoint(made.directory / "step-00000001" / "roles")
+    first, second = made.directory / "step-00000001", made.directory / "step-00000002"
+    assert find("auto", made) == find("best", made) == find(str(tmp_path / "mine"), other) == second
+    assert find(str(first), other) == first
+    assert find("auto", store(tmp_path / "new")) is None
+    for name, problem in (
+        (made.directory / "step-00000003", "roles/weights is missing"),
+        (first / "roles", "it has no complete.json"),
+        (tmp_path / "nowhere", "it does not exist"),
+    ):
+        with pytest.raises(ValueError, match=rf"at '{name}': {problem}.*; give one \(runs/.*/step-\.\.\.\)"):
+            find(str(name), made)
 
 
 def test_the_best_is_found_and_kept(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from areal_lit.checkpointing import Captured, CheckpointError, CheckpointStore, CheckpointWriter, naming_the_disk
+from areal_lit.checkpointing import Captured, Checkpoint, CheckpointError, CheckpointStore, CheckpointWriter
+from areal_lit.files import WriteError, writing
 
 WAIT_S = 30.0
 
@@ -26,12 +27,14 @@ def capture(writing: Future[Any] | None = None) -> Callable[[Path], Captured]:
 
 
 def writer(tmp_path: Path, **options: Any) -> tuple[CheckpointWriter, CheckpointStore]:
-    store = CheckpointStore(tmp_path / "checkpoints", keep_last=0)
+    store = CheckpointStore(tmp_path / "checkpoints", Checkpoint(keep_last=0))
     return CheckpointWriter(store, **{"timeout_s": WAIT_S, **options}), store
 
 
-def full_disk() -> CheckpointError:
-    return CheckpointError("cannot write to /disk: no space left (3.0 MiB are needed, 1.0 MiB were free there)")
+def full_disk() -> WriteError:
+    return WriteError(
+        errno.ENOSPC, "no space left (3.0 MiB are needed, 1.0 MiB were free); go on with --resume auto", "/disk"
+    )
 
 
 def test_the_loop_goes_on_while_files_are_written_and_the_next_save_waits(tmp_path: Path) -> None:
@@ -77,15 +80,64 @@ def test_a_full_disk_is_told_at_once_with_the_way_out_and_leaves_the_last_whole_
 
 def test_a_disk_that_is_full_at_once_is_explained_too(tmp_path: Path) -> None:
     def fail(directory: Path) -> Captured:
-        raise OSError(errno.ENOSPC, "No space left on device", str(directory / "roles"))
+        raise full_disk()
 
     made, store = writer(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"step 4 is lost: cannot write to .*roles.* free there\); there is no ear"
-    ):
+    with pytest.raises(CheckpointError, match=r"step 4 is lost: .*'/disk'; there is no earlier one\. Less room is nee"):
         made.write(4, fail)
     assert made.is_idle
     assert store.latest() is None
+
+
+def test_a_place_that_cannot_be_written_to_is_named_without_talk_of_room(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    made, _ = writer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"step 1 is lost: .*Not a directory: '.*'; there is no earlier one$"):
+        made.write(1, capture())
+
+
+@pytest.mark.parametrize("error", [TimeoutError("the rollout state within 60 s"), ConnectionError("policy rank 0")])
+def test_what_is_no_fault_of_the_disk_stays_what_it_is_while_the_state_is_taken(tmp_path: Path, error: OSError) -> None:
+    def fail(directory: Path) -> Captured:
+        raise error
+
+    made, _ = writer(tmp_path)
+    with pytest.raises(type(error)) as raised:
+        made.write(1, fail)
+    assert raised.value is error
+
+
+class Unreadable(CheckpointStore):
+    """On a disk that cannot be read any more."""
+
+    def __init__(self, directory: Path, error: Exception) -> None:
+        super().__init__(directory, Checkpoint())
+        self.error = error
+
+    def latest(self) -> Path | None:
+        raise self.error
+
+
+def test_a_loss_is_told_when_what_is_left_cannot_be_read(tmp_path: Path) -> None:
+    failed: Future[None] = Future()
+    failed.set_exception(full_disk())
+    made = CheckpointWriter(Unreadable(tmp_path, OSError(errno.EIO, "Input/output error")), timeout_s=WAIT_S)
+    made.write(1, capture(failed))
+    with pytest.raises(CheckpointError, match=r"step 1 is lost: .*'/disk'; whether .* could not be read: .*Input/outp"):
+        made.wait()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loss_that_cannot_be_explained_is_told_as_it_was_raised(tmp_path: Path) -> None:
+    failed: Future[None] = Future()
+    failed.set_exception(error := full_disk())
+    told: list[BaseException] = []
+    store = Unreadable(tmp_path, ValueError("no such luck"))
+    made = CheckpointWriter(store, timeout_s=WAIT_S, on_failure=told.append)
+    made.write(1, capture(failed))
+    with pytest.raises(WriteError, match="no space left"):
+        made.wait()
+    assert told == [error]
 
 
 def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
@@ -129,31 +181,27 @@ def test_a_wait_ends_when_the_run_failed_elsewhere(tmp_path: Path) -> None:
         made.wait()
 
 
-@pytest.mark.parametrize(("error", "left"), [(ValueError, ["step-00000001"]), (KeyboardInterrupt, [])])
-def test_a_failed_run_lets_its_checkpoint_be_committed_and_an_aborted_one_waits_for_nothing(
-    tmp_path: Path, error: type[BaseException], left: list[str]
-) -> None:
+def test_a_failed_run_lets_its_checkpoint_be_committed(tmp_path: Path) -> None:
     made, store = writer(tmp_path)
+    made.finish()
     writing: Future[None] = Future()
-
-    def run() -> None:
-        with made:
-            made.write(1, capture(writing))
-            if error is ValueError:
-                threading.Timer(0.1, writing.set_result, [None]).start()
-            raise error
-
-    with pytest.raises(error):
-        run()
-    assert store.names() == left
+    made.write(1, capture(writing))
+    threading.Timer(0.1, writing.set_result, [None]).start()
+    made.finish()
+    assert store.names() == ["step-00000001"]
+    lost: Future[None] = Future()
+    lost.set_exception(full_disk())
+    made.write(2, capture(lost))
+    made.finish()
+    assert made.take_committed() == [(1, store.directory / "step-00000001")]
 
 
 def test_needed_and_free_bytes_are_named(tmp_path: Path) -> None:
     with (
         pytest.raises(
-            CheckpointError, match=r"cannot write to .*: \[Errno 27\] File too large \(1,536\.0 MiB are needed"
+            WriteError, match=r"File too large \(1,536\.0 MiB are needed, [\d,.]+ MiB were free\); free spac.*file'$"
         ),
-        naming_the_disk(tmp_path, needed_bytes=1536 * 2**20),
+        writing(tmp_path / "file", needed_bytes=1536 * 2**20),
     ):
         raise OSError(errno.EFBIG, "File too large")
 

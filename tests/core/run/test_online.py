@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from areal_lit import recipes
 from areal_lit.contracts import Source
 from areal_lit.roles import Role
-from areal_lit.run.online import probe_prompts, rewards_by_key, sequence_limits
+from areal_lit.run.online import limits_of, probe_prompts, rewards_by_key
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
+from areal_lit.validation import sequence_limit
 from areal_lit_rewards.exact_match import ExactMatch
 from areal_lit_single.strategy import Single
 
@@ -56,11 +59,22 @@ def test_probes_take_the_first_rows_that_fit(tmp_path: Path, caplog: pytest.LogC
     assert "no parity probe: none of the first 64 prompts has between 1 and 3 tokens" in caplog.text
 
 
-def test_a_sequence_fits_the_model_and_a_microbatch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("budget", "limit", "rule"),
+    [
+        (30, 30, "policy.strategy.max_tokens_per_microbatch"),
+        (10**6, 40, "reference.model's max_position_embeddings"),
+    ],
+)
+def test_a_sequence_fits_every_model_and_a_microbatch_in_validation_as_in_the_run(
+    tmp_path: Path, budget: int, limit: int, rule: str
+) -> None:
     spec = tiny_spec(tmp_path)
-    positions = spec.config["max_position_embeddings"]  # type: ignore[index]
-    short = sequence_limits(Role(model=spec, strategy=Single(max_tokens_per_microbatch=100)))
-    assert (short.max_tokens, short.max_tokens_rule) == (100, "policy.strategy.max_tokens_per_microbatch")
-    whole = sequence_limits(Role(model=spec, strategy=Single(max_tokens_per_microbatch=10**6)))
-    assert (whole.max_tokens, whole.max_tokens_rule) == (positions, "the model's max_position_embeddings")
-    assert whole.vocab_size == 64
+    assert spec.config is not None
+    trainer = recipes.load("quickstart_inline")
+    trainer.policy = Role(model=spec, strategy=Single(max_tokens_per_microbatch=budget))
+    shorter = replace(spec, config={**spec.config, "max_position_embeddings": 40})
+    trainer.reference = Role(model=shorter, strategy=Single())
+    limits = limits_of(trainer)
+    assert (limits.max_tokens, limits.max_tokens_rule) == sequence_limit(trainer) == (limit, rule)
+    assert limits.vocab_size == 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from areal_lit.run.policies import PhaseClock
+from areal_lit.run.phase_clock import PhaseClock
 
 
 def test_what_comes_before_the_first_step_is_no_part_of_it() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +42,21 @@ def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
     assert config["api_key"] == "sk-1"
 
 
-def opened(path: Path, *, config: Any = None, resume: bool = False, overwrite: bool = False) -> RunDirectory:
-    directory = RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite)
-    directory.begin()
-    return directory
+@contextmanager
+def opened(path: Path, *, config: Any = None, resume: bool = False, overwrite: bool = False) -> Iterator[RunDirectory]:
+    with RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite) as directory:
+        directory.begin()
+        yield directory
+
+
+def use(path: Path, **options: Any) -> None:
+    with opened(path, **options):
+        pass
 
 
 def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_path: Path) -> None:
-    directory = opened(tmp_path / "run", config={"name": "x", "token": "hf_1"})
-    logging.getLogger("areal_lit.anything").warning("look here")
-    directory.close()
+    with opened(tmp_path / "run", config={"name": "x", "token": "hf_1"}) as directory:
+        logging.getLogger("areal_lit.anything").warning("look here")
     logging.getLogger("areal_lit.anything").warning("not here")
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()) == {"name": "x", "token": "***"}
     text = directory.log.read_text()
@@ -60,15 +67,16 @@ def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_pa
 WARNING = """
 import logging, sys
 from pathlib import Path
+from areal_lit.logs import shown_on_terminal
 from areal_lit.run.directory import RunDirectory
 if sys.argv[2] == "configured":
     logging.basicConfig(format="mine: %(message)s")
-directory = RunDirectory(Path(sys.argv[1]), config={}, resume=True, overwrite=False)
 log = logging.getLogger("areal_lit.run.recipe_changes")
-log.info("only in the file")
-log.warning("resume: seed 0 -> 1")
-log.error("run failed", exc_info=ValueError("raised anyway"))
-directory.close()
+with shown_on_terminal(), RunDirectory(Path(sys.argv[1]), config={}, resume=True, overwrite=False):
+    log.info("only in the file")
+    log.warning("resume: seed 0 -> 1")
+    log.error("run failed", exc_info=ValueError("raised anyway"))
+log.info("nowhere")
 """
 
 
@@ -79,42 +87,44 @@ def test_a_script_shows_warnings_once_as_it_set_logging_up_or_not_at_all(tmp_pat
     assert [line for line in done.stderr.splitlines() if "seed 0 -> 1" in line] == [f"{shown}resume: seed 0 -> 1"]
     if how == "plain":
         assert len(done.stderr.splitlines()) == 1, "a traceback is left to whoever gets the exception"
+    assert "only in the file" not in done.stderr
+    assert "nowhere" not in done.stderr
     assert "only in the file" in (tmp_path / "run" / "logs" / "controller.log").read_text()
 
 
 def test_a_run_is_neither_overwritten_nor_shared(tmp_path: Path) -> None:
-    first = opened(tmp_path)
-    (tmp_path / "metrics.csv").write_text("step,train/loss\n1,0.5\n")
-    with pytest.raises(FileExistsError, match=r'--resume auto, fit\(resume="auto"\).*overwrite=True'):
-        opened(tmp_path)
-    with pytest.raises(FileExistsError, match="in use"):
-        opened(tmp_path, resume=True)
-    with pytest.raises(FileExistsError, match="in use"):
-        opened(tmp_path, overwrite=True)
-    first.close()
+    with opened(tmp_path):
+        (tmp_path / "metrics.csv").write_text("step,train/loss\n1,0.5\n")
+        with pytest.raises(FileExistsError, match=r'--resume auto, fit\(resume="auto"\).*overwrite=True'):
+            use(tmp_path)
+        with pytest.raises(FileExistsError, match="in use"):
+            use(tmp_path, resume=True)
+        with pytest.raises(FileExistsError, match="in use"):
+            use(tmp_path, overwrite=True)
     (tmp_path / "mine").touch()
-    opened(tmp_path, resume=True).close()
+    use(tmp_path, resume=True)
     assert (tmp_path / "mine").exists()
-    opened(tmp_path, overwrite=True).close()
+    use(tmp_path, overwrite=True)
     assert not (tmp_path / "mine").exists()
 
 
 def test_an_overwritten_run_lasts_until_the_new_one_has_begun(tmp_path: Path) -> None:
     path, replaced = tmp_path / "run", tmp_path / "run.replaced"
     for number in ("1", "2"):
-        opened(path, overwrite=True).close()
+        use(path, overwrite=True)
         (path / "samples.jsonl").write_text(number)
     for _ in range(2):
-        RunDirectory(path, config={}, resume=False, overwrite=True).close()
+        with RunDirectory(path, config={}, resume=False, overwrite=True):
+            pass
         assert (replaced / "samples.jsonl").read_text() == "2"
-    opened(path, overwrite=True).close()
+    use(path, overwrite=True)
     assert not replaced.exists()
     assert not (path / "samples.jsonl").exists()
 
 
 def test_a_foreign_directory_of_the_replaced_name_does_not_matter_to_a_new_run(tmp_path: Path) -> None:
     (tmp_path / "run.replaced").mkdir()
-    opened(tmp_path / "run", overwrite=True).close()
+    use(tmp_path / "run", overwrite=True)
     assert (tmp_path / "run.replaced").exists()
 
 
@@ -124,51 +134,60 @@ def test_a_directory_that_was_not_made_for_a_run_is_never_deleted(tmp_path: Path
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("years of work")
     (foreign / "config.yaml").touch()
-    opened(tmp_path / "run", resume=True).close()
+    use(tmp_path / "run", resume=True)
     (tmp_path / "run" / "samples.jsonl").write_text("1")
     with pytest.raises(FileExistsError, match=f"{name} is not deleted: .*move it away yourself"):
-        opened(tmp_path / "run", overwrite=True)
+        use(tmp_path / "run", overwrite=True)
     assert (foreign / "thesis.tex").exists()
 
 
 def test_a_run_beside_its_evaluations_is_overwritten(tmp_path: Path) -> None:
-    opened(tmp_path / "run" / "evaluations" / "1").close()
-    opened(tmp_path / "run").close()
+    use(tmp_path / "run" / "evaluations" / "1")
+    use(tmp_path / "run")
     (tmp_path / "run" / "samples.jsonl").write_text("1")
-    opened(tmp_path / "run", overwrite=True).close()
+    use(tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run" / "samples.jsonl").exists()
 
 
 def test_the_recipe_of_a_run_stays_until_another_has_begun(tmp_path: Path) -> None:
-    opened(tmp_path, config={"name": "first"}).close()
-    RunDirectory(tmp_path, config={"name": "second"}, resume=True, overwrite=False).close()
+    use(tmp_path, config={"name": "first"})
+    with RunDirectory(tmp_path, config={"name": "second"}, resume=True, overwrite=False):
+        pass
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"name": "first"}
 
 
 def test_what_failed_before_its_first_step_does_not_take_the_name(tmp_path: Path) -> None:
-    opened(tmp_path, config={"name": "first"}).close()
+    use(tmp_path, config={"name": "first"})
     (tmp_path / "metrics.csv").write_text("step\n")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "logs" / "engine-0.log").write_text("out of memory\n")
-    opened(tmp_path, config={"name": "second"}).close()
+    use(tmp_path, config={"name": "second"})
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"name": "second"}
     assert (tmp_path / "logs" / "engine-0.log").exists()
 
 
 @pytest.mark.parametrize("result", ["checkpoints/step-00000001/state.json", "samples.jsonl"])
 def test_any_result_takes_the_name(result: str, tmp_path: Path) -> None:
-    opened(tmp_path).close()
+    use(tmp_path)
     (tmp_path / result).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / result).write_text("{}")
     with pytest.raises(FileExistsError, match="holds a run already"):
-        opened(tmp_path)
+        use(tmp_path)
 
 
 def test_one_that_cannot_be_opened_leaves_neither_lock_nor_handler(tmp_path: Path) -> None:
     before = list(logging.getLogger("areal_lit").handlers)
     (tmp_path / "logs" / "controller.log").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
-        opened(tmp_path)
+        use(tmp_path)
     assert logging.getLogger("areal_lit").handlers == before
     (tmp_path / "logs" / "controller.log").rmdir()
-    opened(tmp_path).close()
+    use(tmp_path)
+
+
+def test_the_package_logs_as_before_afterwards(tmp_path: Path) -> None:
+    package = logging.getLogger("areal_lit")
+    before = package.level, package.propagate, list(package.handlers)
+    with opened(tmp_path):
+        assert package.isEnabledFor(logging.INFO)
+    assert (package.level, package.propagate, list(package.handlers)) == before

@@ -39,6 +39,8 @@ class Recorder(RunLogger):
 class Draws(Recorder):
     """Has a figure after every call of metrics and close."""
 
+    draws = True
+
     def __init__(self) -> None:
         super().__init__()
         self.drawn: dict[str, Path] = {}
@@ -85,6 +87,17 @@ def test_figures_reach_the_others_whatever_the_order_also_the_last_ones(tmp_path
     ]  # fmt: skip
     assert first.calls == last.calls == expected
     assert not any(call[0] == "figure" for call in draws.calls)
+
+
+def test_nothing_arrives_at_a_logger_that_is_closed(tmp_path):
+    members = [Draws(), Recorder(), Draws()]
+    loggers = Loggers(members)
+    report(loggers, tmp_path)
+    loggers.close("finished")
+    assert [member.calls[-1] for member in members] == [("close", "finished")] * 3
+    loggers.metrics(2, {})
+    assert [member.calls[-1] for member in members] == [("close", "finished")] * 3
+    assert ("figure", 1, "overview") in members[2].calls, "what the first draws in its end reaches those still open"
 
 
 @pytest.mark.parametrize("call", ["metrics", "samples"])

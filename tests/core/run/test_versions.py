@@ -24,9 +24,8 @@ def test_a_run_keeps_versions_and_no_commit_where_there_is_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    directory = RunDirectory(tmp_path / "run", config={}, resume=False, overwrite=False)
-    directory.begin()
-    directory.close()
+    with RunDirectory(tmp_path / "run", config={}, resume=False, overwrite=False) as directory:
+        directory.begin()
     kept = json.loads((tmp_path / "run" / "versions.json").read_text())
     assert kept["python"] == platform.python_version()
     assert kept["torch"] == metadata.version("torch")

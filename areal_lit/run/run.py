@@ -1,4 +1,4 @@
-"""Run: what the loop of a started trainer asks and does in each phase. ``lifecycle.py`` starts and ends it."""
+"""Run: what the loop of a started trainer asks and does in each phase. ``lifecycle`` starts and ends it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from areal_lit.run.interrupts import Interrupts
 from areal_lit.run.loggers import Loggers
 from areal_lit.run.offline import OfflineBatches, encode_row
 from areal_lit.run.online import Online
-from areal_lit.run.policies import PhaseClock
+from areal_lit.run.phase_clock import PhaseClock
 from areal_lit.run.state import RunState
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt, merge_metrics
@@ -60,6 +60,7 @@ class Run:
         self._interrupts = interrupts
         self._watch = watch
         self._metrics: list[Metric] = []
+        self._counts: Sequence[Metric] = ()
         self._version = -1
         self._evaluated_step = -1
         self._evaluation: Mapping[str, float] = {}
@@ -133,8 +134,8 @@ class Run:
                 self._metrics += metrics
         for group in trained.values():
             group.end_step()
-        self._refresh_roles(trainer.step + 1)
         self._metrics += algorithm.end_step(merge_metrics(self._metrics))
+        self._refresh_roles(trainer.step + 1)
         self._has_taken = self._is_training = False
         if not self._is_ready_to_save:
             self._state.prepare_capture()
@@ -172,7 +173,8 @@ class Run:
 
     def end_step(self, groups: Sequence[Group]) -> None:
         """Log the step."""
-        self._metrics += [*self.batches.metrics(), *self._clock.metrics()]
+        self._counts = self.batches.metrics()
+        self._metrics += [*self._counts, *self._clock.metrics()]
         values = {metric.name: metric.value for metric in merge_metrics(self._metrics).values()}
         self._metrics = []
         self._loggers.metrics(self.trainer.step, values)
@@ -211,7 +213,13 @@ class Run:
             with self.phase("checkpoint"):
                 self.save()
         self._wait_for_checkpoint()
+        self._log_late_counts()
         self.tell_finished_rollouts()
+
+    def finish_saving(self) -> None:
+        """After a failure: let the checkpoint that is being written come to its end, and tell the loggers."""
+        self._writer.finish()
+        self._tell_committed()
 
     def tell_finished_rollouts(self) -> None:
         """Call ``rollout_finish`` for the groups that completed since the last call."""
@@ -219,6 +227,14 @@ class Run:
             self._hook.rollout_finish(trainer=self.trainer, group=group)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _log_late_counts(self) -> None:
+        """What was counted since the last step, such as groups rejected at the end of the data, joins its numbers."""
+        late = merge_metrics([m for m in self.batches.metrics() if m.reduction == "sum" and m.sum])
+        if late and self._counts:
+            merged = merge_metrics([*self._counts, *late.values()])
+            self._loggers.metrics(self.trainer.step, {name: merged[name].value for name in late})
+            self._loggers.check()
 
     def _refresh_roles(self, step: int) -> None:
         for group in self._roles.values():

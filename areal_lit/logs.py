@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from areal_lit.files import naming
-from areal_lit.secrets import LONGEST, RedactingFormatter, redact_text
+from areal_lit.files import writing
+from areal_lit.secrets import LONGEST, RedactingFlow, RedactingFormatter
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
 TAIL_BYTES = 1 << 14
+NOTICE_CHARACTERS = 200
 MIB = 1 << 20
+NOTICE = "[{dropped_bytes} bytes of older output dropped; logs.max_mib and logs.num_files keep more]\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +33,16 @@ class Logs:
     """How much is kept of what a run's processes print. Not slotted: jsonargparse reads a default instance's ``vars``.
 
     Args:
-        max_mb: size in MiB at which a log of ``logs/`` is moved to ``NAME.log.1`` and begun anew.
+        max_mib: size in MiB at which a log of ``logs/`` is moved to ``NAME.log.1`` and begun anew.
         num_files: kept of each log, the one being written included; older output is dropped, and the log says how much.
     """
 
-    max_mb: float = 8.0
+    max_mib: float = 8.0
     num_files: int = 3
 
     def __post_init__(self) -> None:
-        if not self.max_mb > 0:
-            raise ValueError(f"logs.max_mb must be > 0, got {self.max_mb}")
+        if not self.max_mib > 0:
+            raise ValueError(f"logs.max_mib must be > 0, got {self.max_mib}")
         if self.num_files < 2:
             raise ValueError(
                 f"logs.num_files must be >= 2, got {self.num_files}: with a single one, a log that has just been begun "
@@ -46,10 +51,7 @@ class Logs:
 
     def open(self, path: Path) -> BoundedFile:
         """The log of this name, which says at its beginning what was dropped."""
-        return BoundedFile(path, max_bytes=int(self.max_mb * MIB), num_files=self.num_files, is_noticed=True)
-
-
-DEFAULT_LOGS = Logs()
+        return BoundedFile(path, max_bytes=int(self.max_mib * MIB), num_files=self.num_files, notice=NOTICE)
 
 
 class BoundedFile:
@@ -58,16 +60,17 @@ class BoundedFile:
     Args:
         max_bytes: of one file; what is written at once stays in one piece, so a single longer piece may exceed it.
         num_files: kept, the one being written included.
-        is_noticed: a line at the beginning of each file says how many bytes were dropped so far.
+        notice: a line with ``{dropped_bytes}`` that begins each file once something was dropped; empty for none.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int, num_files: int, is_noticed: bool = False) -> None:
+    def __init__(self, path: Path, *, max_bytes: int, num_files: int, notice: str = "") -> None:
         self.path = path
-        self.num_dropped = 0
         self._max_bytes = max_bytes
         self._num_files = num_files
-        self._is_noticed = is_noticed
+        self._notice = notice
         self._file = self._open()
+        self.dropped_bytes = self._noticed()
+        """With a notice those dropped before this file was opened are counted too."""
         self._size = self._file.tell()
 
     def _open(self) -> IO[bytes]:
@@ -75,7 +78,7 @@ class BoundedFile:
 
     def write(self, data: bytes) -> None:
         """Append. Raises OSError naming the file."""
-        with naming(self.path):
+        with writing(self.path):
             if self._size and self._size + len(data) > self._max_bytes:
                 self._rotate()
             rest = memoryview(data)
@@ -88,19 +91,28 @@ class BoundedFile:
         self._file.close()
 
     def _rotate(self) -> None:
+        """Begin a new file; if that fails, what is open stays open, and the next try goes on from where it failed."""
+        places = [numbered(self.path, number) for number in range(self._num_files)]
+        gap = next((number for number, place in enumerate(places) if not place.exists()), self._num_files - 1)
+        if places[gap].exists():
+            dropped = places[gap].stat().st_size
+            places[gap].unlink()
+            self.dropped_bytes += dropped
+        for number in range(gap, 0, -1):
+            places[number - 1].rename(places[number])
+        file = self._open()
         self._file.close()
-        oldest = numbered(self.path, self._num_files - 1)
-        if oldest.exists():
-            self.num_dropped += oldest.stat().st_size
-            oldest.unlink()
-        for number in range(self._num_files - 2, -1, -1):
-            if (file := numbered(self.path, number)).exists():
-                file.rename(numbered(self.path, number + 1))
-        self._file = self._open()
-        self._size = 0
-        if self._is_noticed and self.num_dropped:
-            notice = f"[{self.num_dropped} bytes of older output dropped; logs.max_mb and logs.num_files keep more]\n"
-            self._size = self._file.write(notice.encode())
+        self._file, self._size = file, 0
+        if self._notice and self.dropped_bytes:
+            self._size = self._file.write(self._notice.format(dropped_bytes=self.dropped_bytes).encode())
+
+    def _noticed(self) -> int:
+        if not self._notice:
+            return 0
+        pattern = re.escape(self._notice).replace(re.escape("{dropped_bytes}"), "([0-9]+)")
+        with self.path.open(errors="replace") as file:
+            noticed = re.match(pattern, file.readline(NOTICE_CHARACTERS))
+        return int(noticed[1]) if noticed else 0
 
 
 def numbered(path: Path, number: int) -> Path:
@@ -138,13 +150,57 @@ class LogHandler(logging.Handler):
         super().close()
 
 
-def terminal_handler() -> logging.Handler:
-    """Shows warnings on stderr. A record with a traceback is left out: the exception reaches whoever called."""
+@contextmanager
+def shown_on_terminal() -> Iterator[None]:
+    """Show the package's warnings on stderr meanwhile, unless somebody set logging up.
+
+    A record with a traceback is left out: the exception reaches whoever called.
+    """
+    package_logger = logging.getLogger("areal_lit")
+    if package_logger.hasHandlers():
+        yield
+        return
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(RedactingFormatter("%(levelname)s: %(message)s"))
     handler.addFilter(lambda record: not record.exc_info)
-    return handler
+    package_logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        package_logger.removeHandler(handler)
+
+
+@contextmanager
+def logged_to(file: BoundedFile) -> Iterator[None]:
+    """Take the package's log to a file meanwhile, from INFO on; other handlers are told what they would be without."""
+    package_logger = logging.getLogger("areal_lit")
+    level, is_propagated, told = package_logger.level, package_logger.propagate, package_logger.getEffectiveLevel()
+    handlers: list[logging.Handler] = [LogHandler(file)]
+    handlers[0].setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if is_propagated:
+        handlers.append(_ToRoot(told))
+    for handler in handlers:
+        package_logger.addHandler(handler)
+    package_logger.propagate = False
+    package_logger.setLevel(min(told, logging.INFO))
+    try:
+        yield
+    finally:
+        package_logger.propagate = is_propagated
+        package_logger.setLevel(level)
+        for handler in handlers:
+            package_logger.removeHandler(handler)
+            handler.close()
+
+
+class _ToRoot(logging.Handler):
+    """Has the root logger's handlers take a record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        root = logging.getLogger()
+        if root.handlers:
+            root.callHandlers(record)
 
 
 class LogPipe:
@@ -164,6 +220,7 @@ class LogPipe:
         self._file = file
         self._line = b""
         self._num_cut = 0
+        self._flow = RedactingFlow()
         self._tail = b""
         self._thread = threading.Thread(target=self._run, args=(read,), name=f"log-{file.path.stem}", daemon=True)
         self._thread.start()
@@ -183,9 +240,18 @@ class LogPipe:
     def _run(self, read: int) -> None:
         with open(read, "rb", buffering=0) as pipe:
             while data := pipe.read(READ_BYTES):
-                self._take(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-        self._keep(self._finished_line())
+                with self._survived(len(data)):
+                    self._take(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        with self._survived(len(self._line)):
+            self._finish(b"", b"")
         self._file.close()
+
+    @contextmanager
+    def _survived(self, num_bytes: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - a full disk or whatever else: the children go on, what they print is counted
+            self._file.dropped_bytes += num_bytes
 
     def _take(self, data: bytes) -> None:
         """Keep what is complete; of an unfinished line hold ``LINE_BYTES`` and count the rest."""
@@ -194,25 +260,23 @@ class LogPipe:
         self._num_cut += max(0, len(self._line) - LINE_BYTES)
         self._line = self._line[:LINE_BYTES]
         if newline:
-            lines, newline, rest = others.rpartition(b"\n")
-            self._keep(self._finished_line() + b"\n" + _clean(lines + newline))
-            self._line, self._num_cut = rest, 0
+            lines, last_newline, rest = others.rpartition(b"\n")
+            self._finish(newline + lines + last_newline, rest)
 
-    def _finished_line(self) -> bytes:
-        if not self._num_cut:
-            return _clean(self._line)
-        # what is cut may be in the middle of a token, which is not recognised by its half
-        kept = _clean(self._line)[:-LONGEST]
-        return kept + f" [{self._num_cut + len(self._line) - len(kept)} bytes of this line dropped]".encode()
-
-    def _keep(self, data: bytes) -> None:
+    def _finish(self, lines: bytes, rest: bytes) -> None:
+        """Keep the line that is held and whole ones after it; hold the rest."""
+        line, num_cut = self._line, self._num_cut
+        self._line, self._num_cut = rest, 0
+        if num_cut:
+            # what is cut may be in the middle of a token, which is not recognised by its half
+            kept = self._clean(line)[:-LONGEST]
+            line = kept + f" [{num_cut + len(line) - len(kept)} bytes of this line dropped]".encode()
+            data = line + self._clean(lines)
+        else:
+            data = self._clean(line + lines)
         self._tail = (self._tail + data)[-TAIL_BYTES:]
-        try:
-            if data:
-                self._file.write(data)
-        except OSError:  # a full disk: the children go on, and what they print is counted
-            self._file.num_dropped += len(data)
+        if data:
+            self._file.write(data)
 
-
-def _clean(data: bytes) -> bytes:
-    return redact_text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    def _clean(self, data: bytes) -> bytes:
+        return self._flow.redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit.cli.fit import guarded
 from areal_lit.cli.options import read_options, read_recipe
+from areal_lit.cli.reporting import announce, guarded
 from areal_lit.collector import collected_later
 from areal_lit.recipes.warm_up import warm_up_named
 
@@ -24,6 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     options = read_options("evaluate", arguments, OWN)
     if options is None:
         return 0
+    announce(options.configs)
     with warm_up_named(options.configs, options.overrides):
         with collected_later():
             recipe = read_recipe(options)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from areal_lit.cli.fit import OWN, report_broken_rules
+from areal_lit.cli.fit import OWN
 from areal_lit.cli.options import read_options, read_recipe
+from areal_lit.cli.reporting import report_broken_rules
 
 
 def run(arguments: Sequence[str]) -> int:

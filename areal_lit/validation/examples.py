@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import Algorithm, Preview, Reward
-from areal_lit.model_files import ModelFiles
+from areal_lit.models import ModelFiles
 from areal_lit.readable import messages_of, whole_characters
 from areal_lit.types import Example
 from areal_lit.validation.lengths import sequence_limit

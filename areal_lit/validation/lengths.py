@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.model_files import ModelFiles
+from areal_lit.models import ModelFiles
 from areal_lit.types import ModelSpec, Sampling
 from areal_lit.validation.walk import roles, walk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_lit.model_files import ModelFiles
+from areal_lit.models import ModelFiles
 from areal_lit.validation.walk import roles
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from areal_lit.contracts import GroupReward, Strategy
-from areal_lit.model_files import ModelFiles
-from areal_lit.models import SCALAR_HEAD_FILE
+from areal_lit.models import SCALAR_HEAD_FILE, ModelFiles
 from areal_lit.types import Group, ModelSpec, Trajectory
 
 if TYPE_CHECKING:

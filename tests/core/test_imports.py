@@ -54,7 +54,7 @@ def test_transformers_reads_its_models_once_and_knows_the_same_of_them() -> None
         subprocess.run(
             [sys.executable, "-c", READ.replace("FIRST", first)], capture_output=True, text=True, check=True
         ).stdout.split("\n", 1)
-        for first in ("import areal_lit.hugging_face", "")
+        for first in ("import areal_lit.models.hugging_face", "")
     )
     assert times == "1"
     assert ours == plain

@@ -1,4 +1,4 @@
-"""transformers, imported sooner.
+"""transformers, imported sooner; for a process that runs nothing of a user's, such as a launcher's fork server.
 
 Its import reads the sources of all its models to learn what they export, and then again: the cache of that knows a
 directory by one spelling only, and is asked for two, ``models`` and ``models/__init__.py``. Here they are one, which
@@ -10,10 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import transformers
 from transformers.utils import import_utils
-
-__all__ = ["transformers"]
 
 _exports_of: Any = getattr(import_utils, "create_import_structure_from_path", None)
 

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from areal_lit.models import resolve
+from areal_lit.models.loading import resolve
 from areal_lit.types import ModelSpec
 
 _HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(?<!\.gguf)|[\w.-]+/[\w.-]+/[\w.-]+\.gguf")

@@ -14,8 +14,8 @@ from typing import Any
 from areal_lit.types import ModelSpec
 
 LATE_IMPORTS = (
-    "areal_lit.hugging_face", "transformers.models.auto.tokenization_auto", "transformers.models.auto.modeling_auto",
-    "transformers.modeling_layers", "transformers.generation.utils",
+    "areal_lit.models.hugging_face", "transformers.models.auto.tokenization_auto",
+    "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "transformers.generation.utils",
 )  # fmt: skip
 """What the functions below import, for the ``preload`` of components that call them."""
 
@@ -52,7 +52,7 @@ def resolve(path: str) -> str:
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """transformers loads and saves without drawing bars, which would tear the run's own display."""
-    from areal_lit.hugging_face import transformers
+    import transformers
 
     logging = transformers.utils.logging
     was_enabled = logging.is_progress_bar_enabled()
@@ -91,7 +91,7 @@ def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
 
 def load_tokenizer(spec: ModelSpec) -> Any:
     """The fast tokenizer of a spec."""
-    from areal_lit.hugging_face import transformers
+    import transformers
 
     path, keywords = _source(spec)
     with _asking_for_trust(spec):
@@ -100,7 +100,7 @@ def load_tokenizer(spec: ModelSpec) -> Any:
 
 def load_config(spec: ModelSpec) -> Any:
     """The Hugging Face configuration of a spec, from its checkpoint or its bare ``config``."""
-    from areal_lit.hugging_face import transformers
+    import transformers
 
     if spec.config is not None:
         values = dict(spec.config)
@@ -120,8 +120,7 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
         attn_implementation: a name registered with transformers; its own default otherwise.
     """
     import torch
-
-    from areal_lit.hugging_face import transformers
+    import transformers
 
     torch_dtype = getattr(torch, dtype or spec.dtype)
     attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
@@ -147,7 +146,7 @@ def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementa
 
 def end_token_ids(spec: ModelSpec, tokenizer: Any) -> tuple[int, ...]:
     """Tokens that end a completion: the tokenizer's end token and those of the generation configuration."""
-    from areal_lit.hugging_face import transformers
+    import transformers
 
     ids = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     path, keywords = _source(spec)

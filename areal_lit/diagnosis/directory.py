@@ -9,7 +9,7 @@ from pathlib import Path
 
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
-from areal_lit.locks import is_held
+from areal_lit.run.directory import leftovers
 
 GIB = 2**30
 NO_ROOM, LITTLE_ROOM = GIB, 10 * GIB
@@ -57,11 +57,9 @@ def file_system(path: Path, root: Path = Path("/")) -> str:
 
 def _leftovers(place: Path) -> Iterator[Finding]:
     """What runs that were killed left behind; a run that goes on is left alone."""
-    left = []
+    left: list[Path] = []
     for run in sorted(place.iterdir()) if place.is_dir() else ():
-        if run.is_dir() and not is_held(run / ".lock"):
-            left += [run] if run.name.endswith(".replaced") else []
-            left += [*run.glob("checkpoints/.partial-*"), *run.glob(".config.yaml")]
+        left += leftovers(run) if run.is_dir() else []
     if left:
         shown = " ".join(map(str, left[:MAX_SHOWN])) + (" ..." if len(left) > MAX_SHOWN else "")
         yield warning("run directory", f"{len(left)} leftovers of runs that were ended by force", f"rm -r {shown}")

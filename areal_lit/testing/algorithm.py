@@ -8,6 +8,7 @@ Shapes: T packed tokens, S segments.
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.testing.algorithm_case import COLUMNS_OF_NEED, AlgorithmCase, assert_same, garbled_columns
 from areal_lit.testing.toy import NEWEST_VERSION, ExtraColumns, RaggedGroups
 from areal_lit.token_batch import Loss, weighted_sum
-from areal_lit.types import Group
+from areal_lit.types import Group, merge_metrics
 
 
 def check_algorithm(
@@ -45,6 +46,7 @@ def check_algorithm(
     for number in range(rounds):
         case = AlgorithmCase(algorithm=algorithm, draw=draw, seed=seed + number)
         check_purity(case)
+        check_end_of_step(case)
         check_weights(case)
         check_splits(case)
         check_order(case)
@@ -90,6 +92,24 @@ def check_purity(case: AlgorithmCase) -> None:
     first, second = (case.train(weighed, num_shards=1, max_tokens=1 << 30) for _ in range(2))
     assert_same(first, second, "objectives gave two results for one micro-batch; no random numbers, no state")
     case.algorithm.step_metrics(prepared)
+
+
+def check_end_of_step(case: AlgorithmCase) -> None:
+    """``end_step`` takes any step's metrics, and what it moves is in the state, so that a resumed run has it."""
+    batch = case.packed(case.groups())
+    moved, resumed = (pickle.loads(pickle.dumps(case.algorithm)) for _ in range(2))
+    metrics = merge_metrics(list(case.algorithm.step_metrics(case.algorithm.prepare(batch))))
+    for name, metric in case.step(batch).metrics.items():
+        role, _, rest = name.partition("/")
+        metrics[f"train/{rest}" if role == "policy" else name] = metric
+    for step in (metrics, {}, metrics):
+        moved.end_step(step)
+    resumed.load_state_dict(json.loads(json.dumps(dict(moved.state_dict()))))
+    before, after = (dict(algorithm.prepare(batch).scalars) for algorithm in (moved, resumed))
+    assert before == after, (
+        f"`end_step` moved the scalars of a batch to {before}, after a resume they are {after}; "
+        "put them into `state_dict`"
+    )
 
 
 def check_weights(case: AlgorithmCase) -> None:
@@ -153,7 +173,8 @@ def check_masked_values(case: AlgorithmCase) -> None:
     batch = case.packed(_with_unscored(case.groups(), case.algorithm))
     whole = case.step(batch)
     rule = "a value where `loss_mask` is False changes the gradient"
-    names = [n for n in ("logprob", "proximal", "reference", "teacher", "value", "final_value", "reward") if n in batch]
+    floats = ("logprob", "proximal", "reference", "teacher", "value", "final_value", "reward", "turn_reward")
+    names = [name for name in floats if name in batch]
     for name in names:
         changed = case.step(garbled_columns(batch, [name]))
         assert_same(
@@ -215,7 +236,7 @@ def check_direction(case: AlgorithmCase) -> None:
     groups = []
     for prompt_id in range(3):
         group = case.draw.group(rng, prompt_id, 6)
-        marked = [replace(t, reward=1.0 if t.sample % 2 else -1.0) for t in group.trajectories]
+        marked = [replace(t, reward=1.0 if t.sample % 2 else -1.0, turn_rewards=()) for t in group.trajectories]
         groups.append(replace(group, trajectories=tuple(marked)))
     batch = pack(groups, algorithm_columns=case.algorithm.columns).with_scalars(step=NEWEST_VERSION)
     with torch.no_grad():

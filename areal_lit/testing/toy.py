@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from areal_lit.token_batch import TokenBatch, TokenOutputs
-from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit.types import Example, Group, IntArray, Prompt, Trajectory
 
 VOCABULARY = 16
 _FEATURES = 8
@@ -31,7 +31,7 @@ class RaggedGroups:
     """Draws groups of unequal size whose members differ in every way that has broken an algorithm.
 
     Prompts and completions of random length, tool tokens amid completions, empty completions, truncations, two
-    turns, versions up to 8 apart, temperatures.
+    turns, which in every other group have rewards of their own, versions up to 8 apart, temperatures.
 
     Args:
         pairs: two trajectories per atom, both from data (no reward, no versions).
@@ -81,9 +81,14 @@ class RaggedGroups:
             reward=reward,
             sample=sample,
             turn_ids=turn,
+            turn_rewards=_turn_rewards(turn, sample) if reward is not None and prompt.prompt_id % 2 else (),
             atom=sample // 2 if self.pairs else -1,
             columns={} if self.columns is None else self.columns(rng, sample % 2, n),
         )
+
+
+def _turn_rewards(turn: IntArray, sample: int) -> tuple[float, ...]:
+    return tuple(0.5 * sample - float(index) for index in range(int(turn.max(initial=-1)) + 1))
 
 
 class ToyModel(torch.nn.Module):

@@ -27,20 +27,26 @@ from areal_lit.contracts.algorithm import Algorithm, Need
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric
 from areal_lit_algorithms.pieces.aggregation import Aggregation, check_max_length, token_weights
-from areal_lit_algorithms.pieces.diagnostics import count_groups, effective_sample_size, moments, ratio_metrics
+from areal_lit_algorithms.pieces.diagnostics import (
+    count_groups,
+    effective_sample_size,
+    moments,
+    ratio_metrics,
+    reward_moments,
+)  # fmt: skip
 from areal_lit_algorithms.pieces.gae import at_last_token, reward_to_go
 from areal_lit_algorithms.pieces.kl import (
     KLEstimator,
     KLPlace,
     adapted_weight,
     check_estimator,
-    estimate,
     kl_loss,
-    kl_reward,
-)
-from areal_lit_algorithms.pieces.normalisation import Normaliser, valid_samples
+    kl_metric,
+    kl_penalty,
+)  # fmt: skip
+from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.pieces.proximal import RECOMPUTED, ProximalWay, compared, proximal_logprob
-from areal_lit_algorithms.pieces.ratios import log_ratio, masked
+from areal_lit_algorithms.pieces.ratios import masked
 from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
 from areal_lit_algorithms.pieces.shaping import Shaping
 
@@ -111,13 +117,18 @@ class PolicyGradient(Algorithm):
         if decoupled and old == "behaviour":
             raise ValueError("decoupled clips around the proximal policy, got old 'behaviour'; set decoupled to false")
         if old == "behaviour" and rejection is not None and rejection.action == "mask":
-            raise ValueError("rejection compares with the proximal policy, got old 'behaviour'; set rejection to null")
+            raise ValueError(
+                "rejection masks by comparing with the proximal policy, got old 'behaviour'; set old to proximal, or "
+                "rejection to null"
+            )
         if not 0 <= turn_discount <= 1:
             raise ValueError(f"turn_discount must be in [0, 1], got {turn_discount}")
         if kl_weight < 0:
             raise ValueError(f"kl_weight must be >= 0, got {kl_weight}")
-        if target_kl is not None and not (target_kl > 0 and kl_weight > 0):
-            raise ValueError(f"target_kl needs itself and kl_weight > 0, got {target_kl} and {kl_weight}")
+        if target_kl is not None and not target_kl > 0:
+            raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target_kl}")
+        if target_kl is not None and not kl_weight > 0:
+            raise ValueError(f"target_kl moves kl_weight, which must be > 0 then, got {kl_weight}")
         check_estimator(kl_estimator, kl_in)
         check_max_length(aggregation, max_length)
         self.reward_shaping = reward_shaping
@@ -139,8 +150,6 @@ class PolicyGradient(Algorithm):
         self.with_entropy = with_entropy
         self._moved_kl_weight = kl_weight
 
-    # --- what subclasses state -------------------------------------------------------------------
-
     @abstractmethod
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
         """Loss per token, [T], and its metrics. ``logprob_T`` has the gradient; both are 0 where masked."""
@@ -152,8 +161,6 @@ class PolicyGradient(Algorithm):
     def token_advantages(self, batch: TokenBatch) -> Tensor:
         """The advantage of each token, [T]; by default all that is still to come from it on."""
         return reward_to_go(batch, self.token_rewards(batch), turn_discount=self.turn_discount)
-
-    # --- the contract ----------------------------------------------------------------------------
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -212,36 +219,34 @@ class PolicyGradient(Algorithm):
                 old_T, policies["behaviour"], batch, is_corrected=self.decoupled, rejection=self.rejection
             )
             values_T, metrics = values_T * weight_T, metrics + weight_metrics
-        if self.proximal == "compare":
-            metrics += compared(logprob_T, batch)
-        terms_T, term_metrics = self._terms(logprob_T, outputs.entropy_T, batch)
-        return Loss(values=values_T + terms_T, metrics=metrics + term_metrics)
+            if self.proximal == "compare":
+                metrics += compared(logprob_T, batch)
+        if self.kl_weight > 0:
+            metrics += (kl_metric(logprob_T, batch),)
+            if self.kl_in == "loss":
+                kl_T = kl_loss(logprob_T, batch["reference"], batch["logprob"], mask_T, self.kl_estimator)
+                values_T = values_T + batch.scalars["kl_weight"] * kl_T
+        if outputs.entropy_T is not None:
+            metrics += (masked_metric("entropy", outputs.entropy_T, mask_T),)
+            values_T = values_T - self.entropy_weight * masked(outputs.entropy_T, mask_T)
+        return Loss(values=values_T, metrics=metrics)
 
     def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
-        valid_S, mask_T = valid_samples(batch), batch["loss_mask"]
-        parts = self.reward_shaping.components(batch)
-        if len(parts) > 1 or self.reward_shaping != Shaping():
-            parts["shaped"] = self.reward_shaping(batch)
-        metrics = [*count_groups(batch["reward"], batch).metrics(), *moments("advantage", batch["advantage"][mask_T])]
-        for name, reward_S in parts.items():
-            metrics += moments(f"reward_{name}", reward_S[valid_S])
-        metrics += moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])
+        mask_T = batch["loss_mask"]
+        metrics = [*count_groups(batch["reward"], batch).metrics(), *reward_moments(self.reward_shaping, batch)]
         if self.kl_weight > 0 and self.kl_in == "reward":
-            metrics += moments("reward_kl", -batch.scalars["kl_weight"] * self._divergence(batch)[mask_T])
-        return metrics
+            metrics += moments("reward_kl", -kl_penalty(batch, self.kl_estimator)[mask_T])
+        return [*metrics, *moments("advantage", batch["advantage"][mask_T])]
 
     def end_step(self, metrics: Mapping[str, Metric]) -> Sequence[Metric]:
-        """Move the KL weight; report it, and what the off-policy weights leave of the data."""
-        derived = []
-        if "train/off_policy_weight" in metrics:
-            mean, square = (metrics[f"train/off_policy_weight{end}"].value for end in ("", "_square"))
-            derived.append(Metric(name="train/effective_sample_size", sum=effective_sample_size(mean, square)))
+        """Move the KL weight, and report what it was and what the off-policy weights leave of the data."""
+        derived = effective_sample_size(metrics)
         if self.kl_weight > 0:
             derived.append(Metric(name="train/kl_weight", sum=self._moved_kl_weight))
-        divergence = metrics.get("train/kl_reference")
-        if self.target_kl is not None and divergence is not None and divergence.count:
+        measured = metrics.get("train/kl_reference")
+        if self.target_kl is not None and measured is not None and measured.count:
             self._moved_kl_weight = adapted_weight(
-                self._moved_kl_weight, divergence.value, target=self.target_kl, gain=self.kl_gain
+                self._moved_kl_weight, measured.value, target=self.target_kl, gain=self.kl_gain
             )
         return derived
 
@@ -252,8 +257,6 @@ class PolicyGradient(Algorithm):
         """Take back the moved KL weight; a weight that is not moved any more is what the recipe says."""
         if self.target_kl is not None and "kl_weight" in state:
             self._moved_kl_weight = float(state["kl_weight"])
-
-    # --- pieces of it ----------------------------------------------------------------------------
 
     @property
     def uses_proximal(self) -> bool:
@@ -268,32 +271,9 @@ class PolicyGradient(Algorithm):
         mask_T = batch["loss_mask"]
         reward_T = at_last_token(self.advantages(batch).double(), batch)
         row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
-        group_K = batch.group_index_S[batch["segment"][row_K]]
+        group_K = batch.to_tokens(batch["group"])[row_K]
         worth_K = self.reward_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
         reward_T = reward_T.index_add(0, row_K, worth_K)
         if self.kl_weight > 0 and self.kl_in == "reward":
-            reward_T = reward_T - batch.scalars["kl_weight"] * self._divergence(batch)
+            reward_T = reward_T - kl_penalty(batch, self.kl_estimator)
         return reward_T
-
-    def _divergence(self, batch: TokenBatch) -> Tensor:
-        """From the reference, of the policy that the step starts from where it is known, else of the behaviour; [T]."""
-        policy_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
-        return kl_reward(policy_T, batch["reference"], batch["loss_mask"], self.kl_estimator)
-
-    def _terms(
-        self, logprob_T: Tensor, entropy_T: Tensor | None, batch: TokenBatch
-    ) -> tuple[Tensor, tuple[Metric, ...]]:
-        """Divergence and entropy in the loss, [T], and what they are."""
-        mask_T, terms_T = batch["loss_mask"], logprob_T.new_zeros(())
-        metrics: tuple[Metric, ...] = ()
-        if self.kl_weight > 0:
-            reference_T = batch["reference"]
-            k3_T = estimate(log_ratio(logprob_T.detach(), reference_T, mask_T), "k3")
-            metrics += (masked_metric("kl_reference", k3_T, mask_T),)
-            if self.kl_in == "loss":
-                kl_T = kl_loss(logprob_T, reference_T, batch["logprob"], mask_T, self.kl_estimator)
-                terms_T = terms_T + batch.scalars["kl_weight"] * kl_T
-        if entropy_T is not None:
-            metrics += (masked_metric("entropy", entropy_T, mask_T),)
-            terms_T = terms_T - self.entropy_weight * masked(entropy_T, mask_T)
-        return terms_T, metrics

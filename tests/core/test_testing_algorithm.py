@@ -139,6 +139,33 @@ class SmuggledColumn(Sound):
         return TokenBatch(columns={**full.columns, "mine": full["token"]}, dims=full.dims, num_atoms=full.num_atoms)
 
 
+class MovesInPrepare(Sound):
+    moved = 1.0
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        self.moved *= 0.5
+        prepared = super().prepare(batch)
+        return prepared.with_columns(advantage=prepared["advantage"] * self.moved)
+
+
+class ForgetsItsWeight(Sound):
+    weight = 1.0
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        return super().prepare(batch).with_scalars(weight=self.weight)
+
+    def end_step(self, metrics: Mapping[str, Metric]) -> tuple[Metric, ...]:
+        self.weight *= 0.5
+        return ()
+
+
+class TurnRewardsUnmasked(Sound):
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        return batch.with_columns(
+            advantage=super().prepare(batch)["advantage"] + batch.to_tokens(batch.segment_sum(batch["turn_reward"]))
+        )
+
+
 class WrongHeads(Sound):
     @property
     def heads(self) -> Any:
@@ -173,6 +200,9 @@ def test_a_sound_algorithm_passes() -> None:
         (InPlace, "changed column 'reward' in place"),
         (Dice, "no random numbers"),
         (SmuggledColumn, "column 'mine' is not declared"),
+        (MovesInPrepare, "two values for one batch"),
+        (ForgetsItsWeight, "put them into `state_dict`"),
+        (TurnRewardsUnmasked, "column 'turn_reward'"),
         (WrongHeads, "must be the same"),
         (UnmaskedMetric, "metric 'policy/sum'"),
     ],

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import torch
+from algorithm_batches import make_batch, put
 
-from areal_lit_algorithms.pieces.kl import kl_loss
+from areal_lit.types import Metric
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.kl import estimate, kl_loss, kl_reward
+from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.0], dtype=torch.float64)
@@ -51,3 +56,80 @@ def test_masked_values_reach_no_exponential() -> None:
     result = ratio(log_ratio(logprob, torch.tensor([-1.0, -1e30]), mask))
     assert result.tolist() == [1.0, 1.0]
     assert torch.autograd.grad(result.sum(), logprob)[0].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "place", "message"),
+    [("k1", "loss", "k1 has a gradient of zero mean on-policy"), ("k3+", "reward", "take k3")],
+)
+def test_estimators_that_do_nothing_there_are_refused(estimator: Any, place: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GRPO(kl_estimator=estimator, kl_in=place, kl_weight=0.1)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_unbiased_estimators_in_the_reward_have_the_divergence_as_expectation(estimator: Any) -> None:
+    logprob = torch.log_softmax(LOGITS, 0)
+    value = (logprob.exp() * kl_reward(logprob, REFERENCE, EVERY_TOKEN, estimator)).sum().item()
+    assert value == pytest.approx(divergence(is_reverse=True)[0])
+
+
+def test_k1_in_the_reward_gives_the_policy_the_gradient_of_the_divergence() -> None:
+    """By REINFORCE: E[k1 grad log pi] is the reverse KL's gradient."""
+    logits = LOGITS.clone().requires_grad_()
+    logprob = torch.log_softmax(logits, 0)
+    penalty = kl_reward(logprob, REFERENCE, EVERY_TOKEN, "k1")
+    (gradient,) = torch.autograd.grad((logprob.detach().exp() * penalty * logprob).sum(), logits)
+    assert torch.allclose(gradient, divergence(is_reverse=True)[1])
+
+
+def test_k1_in_the_loss_would_have_no_gradient() -> None:
+    logits = LOGITS.clone().requires_grad_()
+    logprob = torch.log_softmax(logits, 0)
+    term = (logprob.detach().exp() * estimate(logprob - REFERENCE, "k1")).sum()
+    assert torch.autograd.grad(term, logits)[0].tolist() == pytest.approx([0.0] * 4, abs=1e-12)
+
+
+def test_a_divergence_in_the_reward_is_what_is_still_to_come() -> None:
+    algorithm = GRPO(kl_weight=0.5, kl_in="reward", kl_estimator="k1", reward_norm=Normaliser(std_level="none"))
+    batch = make_batch(algorithm, [1, 1], [3.0, 1.0], [[1, 0, 1], [1]])
+    batch = put(put(batch, "proximal", [[-1.0, 9.0, -2.0], [-1.0]]), "reference", [[-1.5, -9.0, -1.0], [-1.0]])
+    advantage = algorithm.prepare(batch)["advantage"].tolist()
+    assert advantage == pytest.approx([0, 1 - 0.5 * (0.5 - 1.0), 0, 1 + 0.5, 0, -1])
+    metrics = {m.name: m.value for m in algorithm.step_metrics(algorithm.prepare(batch))}
+    assert metrics["train/reward_kl_mean"] == pytest.approx(-0.5 * (0.5 - 1.0) / 3)
+
+
+def test_without_a_recomputed_policy_the_divergence_is_the_behaviours() -> None:
+    settings: dict[str, Any] = {"kl_weight": 1.0, "kl_in": "reward", "kl_estimator": "k1"}
+    algorithm = GRPO(decoupled=False, old="behaviour", **settings)
+    batch = make_batch(algorithm, [1, 1], [1.0, 1.0], [[1], [1]])
+    batch = put(put(batch, "logprob", [[-1.0], [-2.0]]), "reference", [[-1.5], [-1.0]])
+    assert algorithm.prepare(batch)["advantage"].tolist() == pytest.approx([0, -0.5, 0, 1.0])
+
+
+def test_the_weight_moves_toward_its_target_and_outlives_a_resume() -> None:
+    algorithm = GRPO(kl_weight=0.1, target_kl=0.05, kl_gain=0.5)
+    batch = put(make_batch(algorithm, [1, 1], [1.0, 0.0]), "proximal", [[0.0] * 2] * 2)
+
+    def after(kl: float) -> float:
+        reported = algorithm.end_step({"train/kl_reference": Metric(name="train/kl_reference", sum=kl)})
+        assert [m.name for m in reported] == ["train/kl_weight"]
+        return algorithm.prepare(batch).scalars["kl_weight"]
+
+    assert after(0.055) == pytest.approx(0.1 * 1.05)
+    assert after(50.0) == pytest.approx(0.1 * 1.05 * 1.1)
+    assert after(0.0) == pytest.approx(0.1 * 1.05 * 1.1 * 0.9)
+    resumed = GRPO(kl_weight=0.1, target_kl=0.05)
+    resumed.load_state_dict(json.loads(json.dumps(algorithm.state_dict())))
+    assert resumed.prepare(batch).scalars == algorithm.prepare(batch).scalars
+    kept = GRPO(kl_weight=0.2)
+    kept.load_state_dict(algorithm.state_dict())
+    assert kept.prepare(batch).scalars["kl_weight"] == 0.2
+
+
+def test_a_target_without_a_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"target_kl moves kl_weight, which must be > 0 then, got 0\.0"):
+        GRPO(target_kl=0.1)
+    with pytest.raises(ValueError, match="target_kl must be > 0"):
+        GRPO(target_kl=0.0, kl_weight=0.1)

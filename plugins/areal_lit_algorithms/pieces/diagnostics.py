@@ -13,6 +13,7 @@ from areal_lit.token_batch import masked_metric
 from areal_lit.types import Metric
 from areal_lit_algorithms.pieces.normalisation import is_constant, valid_samples
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
+from areal_lit_algorithms.pieces.shaping import Shaping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +63,16 @@ def moments(name: str, x_N: Tensor) -> tuple[Metric, ...]:
     )
 
 
+def reward_moments(shaping: Shaping, batch: TokenBatch) -> list[Metric]:
+    """Moments of each component of the reward, of the shaped sum where it differs, and of rewards of turns."""
+    parts = shaping.components(batch)
+    if shaping != Shaping():
+        parts["shaped"] = shaping(batch)
+    valid_S, mask_T = valid_samples(batch), batch["loss_mask"]
+    metrics = [metric for name, x_S in parts.items() for metric in moments(f"reward_{name}", x_S[valid_S])]
+    return [*metrics, *moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])]
+
+
 def ratio_metrics(logprob_T: Tensor, old: Mapping[str, Tensor], batch: TokenBatch) -> tuple[Metric, ...]:
     """Mean and largest ratio of the current policy to each older one, by name (``ratio_NAME``)."""
     mask_T = batch["loss_mask"]
@@ -73,9 +84,17 @@ def ratio_metrics(logprob_T: Tensor, old: Mapping[str, Tensor], batch: TokenBatc
     return tuple(metrics)
 
 
-def effective_sample_size(mean: float, mean_square: float) -> float:
-    """The share of samples that weights are worth, ``(sum w)^2 / (n sum w^2)``; 0 where all weights are 0."""
-    return mean**2 / mean_square if mean_square > 0 else 0.0
+def effective_sample_size(metrics: Mapping[str, Metric]) -> list[Metric]:
+    """The share of tokens that a step's off-policy weights are worth, ``(sum w)^2 / (n sum w^2)``; 0 if all are 0.
+
+    Args:
+        metrics: of the whole step; without off-policy weights in them there is nothing to say.
+    """
+    weight, square = (metrics.get(f"train/off_policy_weight{end}") for end in ("", "_square"))
+    if weight is None or square is None or not weight.count:
+        return []
+    share = weight.value**2 / square.value if square.value > 0 else 0.0
+    return [Metric(name="train/effective_sample_size", sum=share)]
 
 
 def explained_variance(value_N: Tensor, return_N: Tensor) -> float:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from areal_lit.token_batch import masked_metric
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from areal_lit.token_batch import TokenBatch
+    from areal_lit.types import Metric
 
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 KLPlace = Literal["loss", "reward"]
@@ -47,6 +51,21 @@ def kl_loss(
 def kl_reward(logprob_T: Tensor, reference_T: Tensor, mask_T: Tensor, estimator: KLEstimator) -> Tensor:
     """The estimate per token without gradient, to be subtracted from rewards; 0 outside the mask, float64 [T]."""
     return estimate(log_ratio(logprob_T.detach().double(), reference_T, mask_T), estimator)
+
+
+def kl_penalty(batch: TokenBatch, estimator: KLEstimator) -> Tensor:
+    """What a divergence in the reward takes from each token at the batch's ``kl_weight``; float64 [T].
+
+    Of the policy that the step starts from where that was recomputed, else of the one that drew the token.
+    """
+    policy_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
+    return batch.scalars["kl_weight"] * kl_reward(policy_T, batch["reference"], batch["loss_mask"], estimator)
+
+
+def kl_metric(logprob_T: Tensor, batch: TokenBatch) -> Metric:
+    """``kl_reference``: k3 of the current policy on the tokens that are trained, wherever the divergence counts."""
+    x_T = log_ratio(logprob_T.detach(), batch["reference"], batch["loss_mask"])
+    return masked_metric("kl_reference", estimate(x_T, "k3"), batch["loss_mask"])
 
 
 def check_estimator(estimator: KLEstimator, place: KLPlace) -> None:

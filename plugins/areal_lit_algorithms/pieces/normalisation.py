@@ -60,10 +60,11 @@ class Normaliser:
         """The normalised values, [N].
 
         Args:
-            group_N: the group of each, int64, numbered densely from 0.
+            group_N: which group each belongs to; any integers.
             valid_N: which of them may vote, bool.
         """
         x = x_N.double().where(valid_N, 0.0)
+        group_N = group_N.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
         result = x
         if self.mean_level != "none":
             sets = _sets(group_N, self.mean_level)
@@ -77,11 +78,11 @@ class Normaliser:
 
     def samples(self, x_S: Tensor, batch: TokenBatch) -> Tensor:
         """The normalised values of samples, 0 for those that may not vote; [S]."""
-        return self(x_S, batch.group_index_S, valid_samples(batch))
+        return self(x_S, batch["group"], valid_samples(batch))
 
     def tokens(self, x_T: Tensor, batch: TokenBatch) -> Tensor:
         """The normalised values of loss tokens, each with a vote of its own, 0 elsewhere; [T]."""
-        return self(x_T, batch.to_tokens(batch.group_index_S), batch["loss_mask"])
+        return self(x_T, batch.to_tokens(batch["group"]), batch["loss_mask"])
 
     def _scale(self, x_N: Tensor, group_N: Tensor, valid_N: Tensor) -> Tensor:
         """Each value's standard deviation or root mean square, [N]; two passes, so nothing cancels."""

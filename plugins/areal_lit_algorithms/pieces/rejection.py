@@ -51,7 +51,8 @@ class Rejection:
             raise ValueError("a rejection needs lower or upper, got neither; for none at all set it to null")
         if self.lower is not None and self.upper is not None and not self.lower < self.upper:
             raise ValueError(f"lower must be < upper, got {self.lower} and {self.upper}")
-        if self.metric == "ratio" and not (self.lower or 0) <= 1 <= (self.upper or 1):
+        lower, upper = (0 if self.lower is None else self.lower), (1 if self.upper is None else self.upper)
+        if self.metric == "ratio" and not 0 <= lower <= 1 <= upper:
             raise ValueError(
                 f"the bounds of a ratio must hold 1, where the policies agree, got {self.lower} to {self.upper}"
             )

@@ -1,0 +1,146 @@
+"""The off-policy weight and every combination of its rejection, against plain Python on ragged batches."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from algorithm_batches import make_batch, put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_lit.token_batch import TokenBatch
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.rejection import Rejection, binary_kl, off_policy_weight
+
+GRID = [
+    *product(["token"], ["mask"], ["ratio", "k1", "k2", "k3", "binary_kl"], ["mean"]),
+    *product(["sequence"], ["mask"], ["ratio", "k1", "k2", "k3", "binary_kl"], ["sum", "mean", "max"]),
+    *product(["token"], ["clamp"], ["ratio"], ["mean"]),
+    *product(["sequence"], ["clamp"], ["ratio"], ["sum", "mean", "max"]),
+]
+BOUNDS = {"ratio": (0.6, 1.5), "k1": (-0.4, 0.3), "k2": (0.001, 0.2), "k3": (0.001, 0.2), "binary_kl": (0.001, 0.1)}
+
+rows = st.lists(
+    st.lists(st.tuples(st.floats(-6, -0.01), st.floats(-1.5, 1.5), st.booleans()), min_size=1, max_size=5),
+    min_size=1,
+    max_size=5,
+)
+
+
+def bernoulli(proximal: float, behaviour: float) -> float:
+    p, q = math.exp(proximal), math.exp(behaviour)
+    return max(
+        p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)),
+        q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p)),
+    )
+
+
+def token_statistic(metric: str, proximal: float, behaviour: float) -> float:
+    """In log space for a ratio."""
+    x = behaviour - proximal
+    return {
+        "ratio": -x,
+        "k1": x,
+        "k2": x * x / 2,
+        "k3": math.exp(-x) - 1 + x,
+        "binary_kl": bernoulli(proximal, behaviour),
+    }[metric]
+
+
+def expected_weights(tokens: list[tuple[float, float]], rejection: Rejection) -> list[float]:
+    """The weights of one sequence's loss tokens, (proximal, behaviour) each."""
+    statistic = [token_statistic(rejection.metric, *token) for token in tokens]
+    if rejection.level == "sequence" and tokens:
+        gather = {"sum": sum, "mean": statistics.fmean, "max": max}[rejection.aggregate]
+        statistic = [gather(statistic)] * len(tokens)
+    judged = [math.exp(x) if rejection.metric == "ratio" else x for x in statistic]
+    assert rejection.lower is not None
+    assert rejection.upper is not None
+    result = []
+    for (proximal, behaviour), value in zip(tokens, judged, strict=True):
+        if rejection.action == "clamp":
+            result.append(min(max(value, rejection.lower), rejection.upper))
+        else:
+            is_kept = rejection.lower <= value <= rejection.upper
+            result.append(math.exp(proximal - behaviour) if is_kept else 0.0)
+    return result
+
+
+def batch_of(drawn: list[list[tuple[float, float, bool]]]) -> TokenBatch:
+    batch = make_batch(GRPO(), [1] * len(drawn), [0.0] * len(drawn), [[int(m) for *_, m in row] for row in drawn])
+    batch = put(batch, "logprob", [[behaviour for behaviour, *_ in row] for row in drawn])
+    return put(batch, "proximal", [[min(b + shift, -0.001) for b, shift, _ in row] for row in drawn])
+
+
+@pytest.mark.parametrize(("level", "action", "metric", "aggregate"), GRID)
+@given(drawn=rows)
+@settings(max_examples=20, deadline=None)
+def test_the_grid(level: Any, action: Any, metric: Any, aggregate: Any, drawn: Any) -> None:
+    lower, upper = BOUNDS[metric]
+    rejection = Rejection(level=level, action=action, metric=metric, aggregate=aggregate, lower=lower, upper=upper)
+    batch = batch_of(drawn)
+    weight_T, metrics = off_policy_weight(
+        batch["proximal"], batch["logprob"], batch, is_corrected=True, rejection=rejection
+    )
+    expected = []
+    for row in drawn:
+        tokens = [(min(b + shift, -0.001), b) for b, shift, is_trained in row if is_trained]
+        expected += expected_weights(tokens, rejection)
+    assert weight_T[batch["loss_mask"]].tolist() == pytest.approx(expected, rel=1e-9)
+    values = {m.name: m.value for m in metrics}
+    if expected and action == "mask":
+        share = sum(weight == 0 for weight in expected) / len(expected)
+        assert values["rejected_low"] + values["rejected_high"] == pytest.approx(share)
+
+
+def test_a_bound_may_be_missing() -> None:
+    batch = batch_of([[(-1.0, -1.0, True), (-2.0, 1.5, True)]])
+    policies = batch["proximal"], batch["logprob"], batch
+    for rejection, expected in (
+        (Rejection(lower=0.9, upper=None), [0.9, math.exp(1.5)]),
+        (Rejection(lower=None, upper=2.0), [math.exp(-1.0), 2.0]),
+        (None, [math.exp(-1.0), math.exp(1.5)]),
+    ):
+        weight_T, _ = off_policy_weight(*policies, is_corrected=True, rejection=rejection)
+        assert weight_T[1:].tolist() == pytest.approx(expected)
+
+
+def test_uncorrected_data_is_masked_and_never_clamped() -> None:
+    batch = batch_of([[(-1.0, 0.1, True), (-4.0, 1.5, True)]])
+    policies = batch["proximal"], batch["logprob"], batch
+    masked_T, _ = off_policy_weight(*policies, is_corrected=False, rejection=Rejection(action="mask", upper=2.0))
+    clamped_T, _ = off_policy_weight(*policies, is_corrected=False, rejection=Rejection(upper=2.0))
+    assert (masked_T[1:].tolist(), clamped_T[1:].tolist()) == ([1.0, 0.0], [1.0, 1.0])
+
+
+def test_the_weight_has_no_gradient_and_keeps_what_the_loss_is_in() -> None:
+    batch = batch_of([[(-1.0, 0.5, True)]])
+    proximal_T = batch["proximal"].float().requires_grad_()
+    weight_T, _ = off_policy_weight(proximal_T, batch["logprob"], batch, is_corrected=True, rejection=Rejection())
+    assert (weight_T.requires_grad, weight_T.dtype) == (False, torch.float32)
+
+
+def test_binary_kl_of_certain_tokens_is_finite() -> None:
+    certain, likely, equal = binary_kl(torch.tensor([0.0, -0.5, 0.0]), torch.tensor([-0.7, -0.5, 0.0])).tolist()
+    assert 5 < certain < 30
+    assert (likely, equal) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"metric": "k2"}, "action clamp bounds the ratio itself, got metric 'k2'"),
+        ({"upper": None}, "needs lower or upper, got neither"),
+        ({"lower": 2.0, "upper": 1.0}, "lower must be < upper, got 2.0 and 1.0"),
+        ({"upper": 0.0}, "bounds of a ratio must hold 1"),
+        ({"lower": 1.5, "upper": None}, "bounds of a ratio must hold 1"),
+    ],
+)
+def test_wrong_bounds_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rejection(**arguments)

@@ -66,16 +66,16 @@ class Rows(DataModule):
 
 
 class Trained(RunLogger):
-    """Remembers what was trained on, and every number."""
+    """Remembers what was trained on, and the last number of each name and step."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
-        self.steps: list[Mapping[str, float]] = []
+        self.steps: dict[int, dict[str, float]] = {}
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None: ...
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.steps.append(values)
+        self.steps.setdefault(step, {}).update(values)
 
     def samples(self, step: int, groups: Sequence[Group]) -> None:
         self.groups += groups
@@ -85,7 +85,7 @@ class Trained(RunLogger):
         return sorted(str(group.prompt.example.prompt) for group in self.groups)
 
     def total(self, name: str) -> float:
-        return sum(values.get(name, 0.0) for values in self.steps)
+        return sum(values.get(name, 0.0) for values in self.steps.values())
 
 
 class Length(Reward):

@@ -33,9 +33,9 @@ from areal_lit_launchers.local import Local
 @pytest.mark.slow
 def test_no_lie_of_an_engine_is_trained_on(tmp_path: Path) -> None:
     rows = [*["2+2="] * 12, *(f"{letter}+1=" for letter in LIES)]
-    run = small(  # the seed's last four prompts are told the truth: what is counted after the last step is not logged
+    run = small(
         tmp_path, launcher=Local(), inference=Lying(max_slots=16), data=Rows(rows), loggers=[trained := Trained()],
-        rollout={"num_epochs": 1, "max_attempts": 1, "failure_budget": 1.0}, max_steps=None, seed=11,
+        rollout={"num_epochs": 1, "max_attempts": 1, "failure_budget": 1.0}, max_steps=None,
     )  # fmt: skip
     run.fit()
     assert trained.prompts == ["2+2="] * 12

@@ -29,10 +29,10 @@ def test_a_run_outlives_whatever_its_reward_does(tmp_path: Path, caplog: pytest.
     pids = tmp_path / "pids"
     # between any two acts the one worker scores a call that looks whether it found things as they were
     rows = [prompt for act in acts for prompt in (act, "good")]
-    run = small(  # the seed's last four prompts are scored: what is counted after the last step is not logged
+    run = small(
         tmp_path, launcher=Local(), data=Rows(rows), reward=Misbehaving(pids), loggers=[trained := Trained()],
-        rewarding=Rewarding(num_workers=1, timeout_s=1.0, max_attempts=1), logs=Logs(max_mb=1, num_files=2),
-        rollout={"num_epochs": 1}, max_steps=None, seed=4,
+        rewarding=Rewarding(num_workers=1, timeout_s=1.0, max_attempts=1), logs=Logs(max_mib=1, num_files=2),
+        rollout={"num_epochs": 1}, max_steps=None,
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
         path = run.fit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ FAILING = ("raises", "exits", "hangs", "text", "short", "nan", "outside")
 @pytest.mark.slow
 def test_a_run_outlives_whatever_its_workflow_does(tmp_path: Path) -> None:
     rows = [*FAILING, "none", *["good"] * 6]
-    run = small(  # the seed's last three prompts are good: what is counted after the last step is not logged
-        tmp_path, data=Rows(rows), workflow=Wayward(), loggers=[trained := Trained()], max_steps=None, seed=29,
+    run = small(
+        tmp_path, data=Rows(rows), workflow=Wayward(), loggers=[trained := Trained()], max_steps=None,
         rollout={"num_epochs": 1, "max_attempts": 2, "failure_budget": 1.0, "episode_timeout_s": 0.5},
     )  # fmt: skip
     run.fit()
@@ -24,6 +25,16 @@ def test_a_run_outlives_whatever_its_workflow_does(tmp_path: Path) -> None:
     assert trained.total("rollout/dropped_episodes") == 2
     assert trained.total("rollout/rejected/failed") == len(FAILING)
     assert trained.total("rollout/rejected/dropped") == 1
+
+
+@pytest.mark.slow
+def test_what_is_rejected_after_the_last_step_is_counted_in_its_row(tmp_path: Path) -> None:
+    run = small(
+        tmp_path, data=Rows(["good"] * 2 + ["none"] * 12), workflow=Wayward(), max_steps=None,
+        rollout={"num_epochs": 1},
+    )  # fmt: skip
+    (row,) = csv.DictReader((run.fit() / "metrics.csv").read_text().splitlines())
+    assert [float(row[f"rollout/{name}"]) for name in ("groups", "rejected", "rejected/dropped")] == [2, 12, 12]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from areal_lit.logs import Logs
 from areal_lit.run.directory import RunDirectory, redact
 
 
@@ -44,7 +45,9 @@ def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
 
 @contextmanager
 def opened(path: Path, *, config: Any = None, resume: bool = False, overwrite: bool = False) -> Iterator[RunDirectory]:
-    with RunDirectory(path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite) as directory:
+    with RunDirectory(
+        path, config=config or {"name": "x"}, resume=resume, overwrite=overwrite, logs=Logs()
+    ) as directory:
         directory.begin()
         yield directory
 
@@ -67,12 +70,12 @@ def test_it_keeps_the_recipe_without_secrets_and_what_the_controller_says(tmp_pa
 WARNING = """
 import logging, sys
 from pathlib import Path
-from areal_lit.logs import shown_on_terminal
+from areal_lit.logs import Logs, shown_on_terminal
 from areal_lit.run.directory import RunDirectory
 if sys.argv[2] == "configured":
     logging.basicConfig(format="mine: %(message)s")
 log = logging.getLogger("areal_lit.run.recipe_changes")
-with shown_on_terminal(), RunDirectory(Path(sys.argv[1]), config={}, resume=True, overwrite=False):
+with shown_on_terminal(), RunDirectory(Path(sys.argv[1]), config={}, resume=True, overwrite=False, logs=Logs()):
     log.info("only in the file")
     log.warning("resume: seed 0 -> 1")
     log.error("run failed", exc_info=ValueError("raised anyway"))
@@ -114,7 +117,7 @@ def test_an_overwritten_run_lasts_until_the_new_one_has_begun(tmp_path: Path) ->
         use(path, overwrite=True)
         (path / "samples.jsonl").write_text(number)
     for _ in range(2):
-        with RunDirectory(path, config={}, resume=False, overwrite=True):
+        with RunDirectory(path, config={}, resume=False, overwrite=True, logs=Logs()):
             pass
         assert (replaced / "samples.jsonl").read_text() == "2"
     use(path, overwrite=True)
@@ -151,7 +154,7 @@ def test_a_run_beside_its_evaluations_is_overwritten(tmp_path: Path) -> None:
 
 def test_the_recipe_of_a_run_stays_until_another_has_begun(tmp_path: Path) -> None:
     use(tmp_path, config={"name": "first"})
-    with RunDirectory(tmp_path, config={"name": "second"}, resume=True, overwrite=False):
+    with RunDirectory(tmp_path, config={"name": "second"}, resume=True, overwrite=False, logs=Logs()):
         pass
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"name": "first"}
 

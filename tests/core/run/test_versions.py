@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from areal_lit.logs import Logs
 from areal_lit.run.directory import RunDirectory
 from areal_lit.run.versions import versions
 
@@ -24,7 +25,7 @@ def test_a_run_keeps_versions_and_no_commit_where_there_is_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with RunDirectory(tmp_path / "run", config={}, resume=False, overwrite=False) as directory:
+    with RunDirectory(tmp_path / "run", config={}, resume=False, overwrite=False, logs=Logs()) as directory:
         directory.begin()
     kept = json.loads((tmp_path / "run" / "versions.json").read_text())
     assert kept["python"] == platform.python_version()

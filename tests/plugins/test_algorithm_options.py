@@ -9,6 +9,7 @@ import pytest
 
 from areal_lit import recipes
 from areal_lit.plugins import Plugins
+from areal_lit.testing.algorithm import check_algorithm
 from areal_lit.types import Metric
 from areal_lit_algorithms.cispo import CISPO
 from areal_lit_algorithms.dapo import DAPO
@@ -122,6 +123,24 @@ def test_a_recipe_sets_single_values_of_a_piece() -> None:
     assert algorithm("class_path=grpo", "rejection=null").rejection is None
     assert algorithm("class_path=ppo", "lam.alpha=0.05").lam == LengthLambda(alpha=0.05)
     assert algorithm("class_path=ppo", "critic_lam=1.0").critic_lam == 1.0
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        GRPO(rejection=Rejection(level="sequence", action="mask", metric="k3", aggregate="max", upper=0.1)),
+        GRPO(rejection=Rejection(level="sequence", aggregate="sum", lower=0.5, upper=2.0)),
+        GRPO(decoupled=False, rejection=Rejection(action="mask", lower=0.5, upper=2.0), turn_discount=0.5),
+        GRPO(kl_weight=0.1, kl_in="reward", kl_estimator="k1", target_kl=0.01, aggregation="sequence_sum"),
+        GRPO(reward_norm=Normaliser(mean_level="none", std_level="batch_rms")),
+        GRPO(advantage_norm=Normaliser(mean_level="batch", std_level="batch"), entropy_weight=0.01),
+        PPO(step_level="turn", lam=LengthLambda(alpha=0.2), critic_lam=1.0, value_loss="huber", advantage_norm=None),
+        PPO(lam=LengthLambda(q=0.5), kl_weight=0.1, kl_in="reward", kl_estimator="k3"),
+    ],
+    ids=range(8),
+)
+def test_conformance_of_options(algorithm: Any) -> None:
+    check_algorithm(algorithm, rounds=1)
 
 
 def test_every_name_is_found() -> None:

@@ -55,7 +55,7 @@ def check_logger(
         run_dir: an empty directory.
         steps: reads the logged steps back from a run's directory; with it, resuming is checked too.
     """
-    before = _process()
+    before, threads = _process(), set(threading.enumerate())
     _check_unstarted(check_component(make, "logger"))
     for status in ("finished", "failed", "interrupted"):
         directory = run_dir / status
@@ -70,6 +70,8 @@ def check_logger(
         _check_occupied(make(), run_dir / "occupied")
     for what, value in _process().items():
         require(value == before[what], f"close() must put back what the logger changed: {what} is {value}")
+    left = sorted(thread.name for thread in set(threading.enumerate()) - threads)
+    require(not left, f"close() must end the threads that the logger started: {left}")
 
 
 def picture() -> bytes:
@@ -86,7 +88,6 @@ def picture() -> bytes:
 def _process() -> dict[str, object]:
     """What a library may change of the process that it is used in."""
     return {
-        "the set of threads": sorted(thread.name for thread in threading.enumerate()),
         "the environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "the exception hook": sys.excepthook,
         "the handler of SIGINT": signal.getsignal(signal.SIGINT),

@@ -48,6 +48,14 @@ class LeavesThread(Lines):
         threading.Thread(target=RELEASE.wait, args=(30,), name="left-behind", daemon=True).start()
 
 
+class EndsAnother(Lines):
+    def close(self, status):
+        RELEASE.set()
+        for thread in threading.enumerate():
+            if thread.name == "another":
+                thread.join()
+
+
 class AppendsOnce(Lines):
     """Sorted, but with the steps that it had before."""
 
@@ -116,6 +124,12 @@ def steps(run_dir):
 
 def test_a_sound_logger_passes(tmp_path):
     check_logger(Lines, tmp_path, steps=steps)
+
+
+def test_a_thread_of_another_may_end_meanwhile(tmp_path):
+    RELEASE.clear()
+    threading.Thread(target=RELEASE.wait, args=(30,), name="another").start()
+    check_logger(EndsAnother, tmp_path, steps=steps)
 
 
 @pytest.mark.parametrize(

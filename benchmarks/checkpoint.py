@@ -21,6 +21,7 @@ import torch
 
 from areal_lit.checkpointing import Captured, Checkpoint, CheckpointStore, CheckpointWriter
 from areal_lit.contracts import GroupSpec
+from areal_lit.logs import Logs
 from areal_lit.plugins import fingerprint
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.testing.tiny import tiny_spec
@@ -133,7 +134,7 @@ def main() -> None:
     launcher = Local()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         directory = Path(name)
-        launcher.setup(directory, print)
+        launcher.setup(directory, print, Logs())
         try:
             group = start(launcher, directory)
             num_parameters = sum(torch.Size(info.shape).numel() for info in group.manifest())

@@ -26,6 +26,7 @@ import pluggy
 
 from areal_lit.contracts import InferenceBackend, Process, ProcessSpec, Source
 from areal_lit.hookspecs import HookSpecs
+from areal_lit.logs import Logs
 from areal_lit.prompts import PromptStream
 from areal_lit.rewarding import Rewarding, Scorer
 from areal_lit.rollout import Rollout, RolloutDefaults, RolloutLoop
@@ -97,7 +98,7 @@ def measure(in_flight: int, reward: str, seconds: float, profile: cProfile.Profi
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rewards = {"default": ExactMatch()} if reward == "pool" else {}
-        scorer = Scorer(Rewarding(), rewards=rewards, in_process=False, log_dir=directory)
+        scorer = Scorer(Rewarding(), rewards=rewards, in_process=False, log_dir=directory, logs=Logs())
         scorer.start()
         stack.callback(scorer.stop)
         engine = NullEngine()

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from areal_lit.contracts import Death, GroupSpec, Rank, WorkerGroup
+from areal_lit.logs import Logs
 from areal_lit.types import TensorInfo, WeightSource
 from areal_lit_launchers.local import Local
 from areal_lit_transports.file import File
@@ -88,7 +89,7 @@ def main() -> None:
     arguments = parser.parse_args()
     launcher = Local()
     with tempfile.TemporaryDirectory() as directory:
-        launcher.setup(Path(directory), complain)
+        launcher.setup(Path(directory), complain, Logs())
         target = f"{Path(__file__).stem}:Holder"
         trainer, engine = (launcher.start_group(GroupSpec(name=n, target=target)) for n in ("trainer", "engine"))
         for group, value in ((trainer, 1.0), (engine, 0.0)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from areal_lit.contracts.component import Component
-from areal_lit.logs import DEFAULT_LOGS, Logs
+from areal_lit.logs import Logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Launcher(Component):
         return nullcontext()
 
     @abstractmethod
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs) -> None:
         """Prepare; ``on_death`` is called from a watcher thread, once per process.
 
         What a process prints goes to ``log_dir/NAME.log`` through ``areal_lit.logs.LogPipe``, or another way that hides

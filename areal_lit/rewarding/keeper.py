@@ -8,16 +8,14 @@ when it is sent SIGTERM, and when the controller is gone.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
-import sys
 import time
 from contextlib import suppress
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+from areal_lit.parent_death import adopt_orphans, die_with
+
 END_TIMEOUT_S = 5.0
 
 
@@ -30,7 +28,7 @@ def fork_kept(parent_pid: int, descriptors: tuple[int, ...]) -> None:
     """
     signal.signal(signal.SIGTERM, lambda number, frame: _end(-signal.SIGTERM))
     die_with(parent_pid, signal.SIGTERM)
-    _control(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     keeper_pid = os.getpid()
     worker_pid = os.fork()
     if not worker_pid:
@@ -43,18 +41,6 @@ def fork_kept(parent_pid: int, descriptors: tuple[int, ...]) -> None:
         pid, status = os.wait()
         if pid == worker_pid:
             _end(os.waitstatus_to_exitcode(status))
-
-
-def die_with(parent_pid: int, signum: int) -> None:
-    """Have the kernel send ``signum`` when the parent is gone, however it went (Linux; elsewhere this does nothing)."""
-    _control(PR_SET_PDEATHSIG, signum)
-    if sys.platform == "linux" and os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def _control(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _end(exit_code: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from areal_lit.contracts.reward import GroupReward, Reward
-from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
+from areal_lit.logs import LogPipe, Logs
 from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
 from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
@@ -35,6 +35,7 @@ class RewardError(RuntimeError):
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Rewarding:
     """How rewards are computed, and what happens when one cannot be.
 
@@ -47,34 +48,26 @@ class Rewarding:
         max_kills_in_row: so many calls that hang or end their worker, with no other answer between them, end the run.
     """
 
-    def __init__(
-        self,
-        *,
-        num_workers: int = 2,
-        timeout_s: float = 10.0,
-        max_attempts: int = 2,
-        on_failure: Literal["drop", "raise"] = "drop",
-        batch_size: int = 64,
-        max_kills_in_row: int = 32,
-    ) -> None:
+    num_workers: int = 2
+    timeout_s: float = 10.0
+    max_attempts: int = 2
+    on_failure: Literal["drop", "raise"] = "drop"
+    batch_size: int = 64
+    max_kills_in_row: int = 32
+
+    def __post_init__(self) -> None:
         for name, number in (
-            ("num_workers", num_workers),
-            ("max_attempts", max_attempts),
-            ("batch_size", batch_size),
-            ("max_kills_in_row", max_kills_in_row),
+            ("num_workers", self.num_workers),
+            ("max_attempts", self.max_attempts),
+            ("batch_size", self.batch_size),
+            ("max_kills_in_row", self.max_kills_in_row),
         ):
             if number < 1:
                 raise ValueError(f"rewarding.{name} must be >= 1, got {number}")
-        if not timeout_s > 0:
-            raise ValueError(f"rewarding.timeout_s must be > 0, got {timeout_s}")
-        if on_failure not in ("drop", "raise"):
-            raise ValueError(f"rewarding.on_failure must be drop or raise, got {on_failure!r}")
-        self.num_workers = num_workers
-        self.timeout_s = timeout_s
-        self.max_attempts = max_attempts
-        self.on_failure = on_failure
-        self.batch_size = batch_size
-        self.max_kills_in_row = max_kills_in_row
+        if not self.timeout_s > 0:
+            raise ValueError(f"rewarding.timeout_s must be > 0, got {self.timeout_s}")
+        if self.on_failure not in ("drop", "raise"):
+            raise ValueError(f"rewarding.on_failure must be drop or raise, got {self.on_failure!r}")
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +99,7 @@ class Scorer:
         rewards: Mapping[str, Reward],
         in_process: bool,
         log_dir: Path,
-        logs: Logs = DEFAULT_LOGS,
+        logs: Logs,
         num_threads: int = 1,
         fingerprint: Mapping[str, str] | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ import yaml
 from areal_lit.checkpointing import Checkpoint, CheckpointStore
 from areal_lit.files import replacing
 from areal_lit.locks import hold, is_held
-from areal_lit.logs import DEFAULT_LOGS, Logs, logged_to
+from areal_lit.logs import Logs, logged_to
 from areal_lit.run.versions import versions
 from areal_lit.secrets import learn, redact
 
@@ -42,9 +42,7 @@ class RunDirectory:
     run, or is in use. What a run left that failed before its first step is used again.
     """
 
-    def __init__(
-        self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool, logs: Logs = DEFAULT_LOGS
-    ) -> None:
+    def __init__(self, path: Path, *, config: Mapping[str, Any], resume: bool, overwrite: bool, logs: Logs) -> None:
         self.path = path
         self.logs = path / "logs"
         self._config = config
@@ -98,7 +96,7 @@ class RunDirectory:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """What runs that were killed left behind in a run's directory, or that directory itself; none while it is in use."""
+    """What killed runs left in a run's directory, or that directory itself; nothing while it is in use."""
     if is_held(path / ".lock"):
         return []
     replaced = [path] if path.name.endswith(_REPLACED) else []

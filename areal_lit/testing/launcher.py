@@ -22,6 +22,7 @@ import psutil
 from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, ProcessDied, ProcessSpec, WorkerGroup
 from areal_lit.contracts.strategy import Rank
+from areal_lit.logs import Logs
 
 CALL_TIMEOUT_S = 60.0
 TOKEN = f"hf_{'A1b2C3d4' * 4}"
@@ -100,7 +101,7 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
     with launcher.warm_up([__name__]):
         before = set(psutil.Process().children(recursive=True))
         deaths: list[Death] = []
-        launcher.setup(directory, deaths.append)
+        launcher.setup(directory, deaths.append, Logs())
         scratch = launcher.scratch
         assert scratch is None or scratch.is_dir(), f"scratch must be a directory, got {scratch}"
         _check_set_up(launcher, directory, deaths)
@@ -108,6 +109,7 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         left = [p for p in psutil.Process().children(recursive=True) if p not in before and p.status() != "zombie"]
         assert not left, f"stop() must end every process, these are left: {left}"
         assert scratch is None or not scratch.exists(), f"stop() must remove {scratch}, its scratch directory"
+        assert launcher.scratch is None, f"scratch must be None after stop(), got {launcher.scratch}"
 
 
 def _check_set_up(launcher: Launcher, directory: Path, deaths: list[Death]) -> None:

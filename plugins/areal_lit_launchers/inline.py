@@ -12,13 +12,13 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
-from areal_lit.logs import DEFAULT_LOGS, Logs
+from areal_lit.logs import Logs
 from areal_lit.scratch import Scratch
 from areal_lit.validation import roles
 
@@ -52,9 +52,10 @@ class Inline(Launcher):
             listed = ", ".join(f"{name} {number}" for name, number in wanted.items())
             yield f"launcher `inline` is one process with one number of threads, got {listed}; make them equal"
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs) -> None:
         self._on_death = on_death
         scratch = Scratch()
+        self._exit.callback(setattr, self, "scratch", None)
         self._exit.callback(scratch.close)
         self.scratch = scratch.path
         self._num_processes = 0
@@ -113,7 +114,7 @@ class InlineGroup(WorkerGroup):
 
         self.name = spec.name
         self.num_ranks = 1
-        self._subject: Any = load(spec.target)(Rank())
+        self._subject: Any = resolve_name(spec.target)(Rank())
 
     def call(
         self, method: str, *args: Any, per_rank: Sequence[Any] | None = None, timeout_s: float
@@ -163,7 +164,7 @@ class InlineProcess(Process):
                 import torch
 
                 torch.set_num_threads(self._spec.num_threads)  # OpenMP's limit is each thread's own
-            load(self._spec.target)(self.address, **self._spec.kwargs)
+            resolve_name(self._spec.target)(self.address, **self._spec.kwargs)
         except Exception as error:  # noqa: BLE001 - reported as a death, whatever it was
             if not self._is_stopping:
                 reason = f"raised {type(error).__name__}: {error}"
@@ -190,12 +191,6 @@ class InlineProcess(Process):
             logger.warning(
                 "%s has not returned %g s after its client left; its thread is abandoned", self.name, grace_s
             )
-
-
-def load(target: str) -> Any:
-    """The object that ``pkg.module:name`` names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 def arrived(value: Any) -> Any:

@@ -123,7 +123,7 @@ class Remote(Reward):
 @contextmanager
 def running(reward: Reward, path: Path, *, in_process: bool = False, **settings: Any) -> Iterator[Scorer]:
     scorer = Scorer(
-        Rewarding(**settings), rewards={"default": reward}, in_process=in_process, log_dir=path, logs=Logs(max_mb=4)
+        Rewarding(**settings), rewards={"default": reward}, in_process=in_process, log_dir=path, logs=Logs(max_mib=4)
     )
     scorer.start()
     try:
@@ -302,10 +302,10 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, signum: int) -> No
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_rewarding import Parent, Rewarding, Scorer, completion
+from test_rewarding import Logs, Parent, Rewarding, Scorer, completion
 reward = Parent()
 path = Path({str(tmp_path)!r})
-scorer = Scorer(Rewarding(num_workers=1), rewards={{"default": reward}}, in_process=False, log_dir=path)
+scorer = Scorer(Rewarding(num_workers=1), rewards={{"default": reward}}, in_process=False, log_dir=path, logs=Logs())
 scorer.start()
 asyncio.run(scorer.score(reward, [completion("hang", pids=str(path / "pids"))]))
 """
@@ -341,7 +341,12 @@ async def test_a_failing_setup_ends_waiting_calls_with_its_reason(tmp_path: Path
 async def test_a_worker_with_other_versions_refuses_to_score(tmp_path: Path) -> None:
     expected = {"areal_lit_rewards.math.Math": "areal-lit 0.0.1"}
     scorer = Scorer(
-        Rewarding(), rewards={"default": Scripted()}, in_process=False, log_dir=tmp_path, fingerprint=expected
+        Rewarding(),
+        rewards={"default": Scripted()},
+        in_process=False,
+        log_dir=tmp_path,
+        logs=Logs(),
+        fingerprint=expected,
     )
     scorer.start()
     try:
@@ -385,7 +390,7 @@ async def test_an_example_that_does_not_pickle_spoils_only_itself(tmp_path: Path
 def test_a_reward_of_the_script_itself_is_refused_with_the_way_out(tmp_path: Path) -> None:
     local = type("Local", (Scripted,), {"__module__": "__main__"})
     for reward in (local(), type("Lost", (Scripted,), {})()):
-        scorer = Scorer(Rewarding(), rewards={"default": reward}, in_process=False, log_dir=tmp_path)
+        scorer = Scorer(Rewarding(), rewards={"default": reward}, in_process=False, log_dir=tmp_path, logs=Logs())
         with pytest.raises(ValueError, match=r"importable module.*inline launcher"):
             scorer.start()
         scorer.stop()

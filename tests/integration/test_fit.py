@@ -24,7 +24,7 @@ import yaml
 from areal_lit import hookimpl, recipes
 from areal_lit.cli.main import main
 from areal_lit.contracts import Callback, Death, ProcessDied
-from areal_lit.logs import DEFAULT_LOGS, Logs
+from areal_lit.logs import Logs
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
@@ -256,7 +256,7 @@ def test_a_dead_or_hung_process_ends_the_run_within_seconds(tmp_path: Path, name
 class Dying(Inline):
     """Learns of a death only after the loop has met its consequence."""
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs) -> None:
         super().setup(log_dir, on_death, logs)
         self.on_death = on_death
 

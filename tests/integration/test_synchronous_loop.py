@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from areal_lit import hookimpl, recipes
 from areal_lit.batching import pack, plan_shards, shard, split_minibatches
 from areal_lit.contracts import Callback, InferenceBackend, Rank
+from areal_lit.logs import Logs
 from areal_lit.prompts import PromptStream
 from areal_lit.seeds import stable_seed
 from areal_lit.text import TextCodec
@@ -87,7 +88,7 @@ async def plain_loop(recipe: Trainer, directory: Path) -> tuple[list[TokenBatch]
     """The batch of every step, and the final weights."""
     engine, launcher = recipe.inference, recipe.launcher
     assert engine is not None
-    launcher.setup(directory, lambda death: None)
+    launcher.setup(directory, lambda death: None, Logs())
     try:
         specs = engine.processes(recipe.policy.model, seed=recipe.seed, deterministic=True)
         await engine.connect([launcher.start_process(spec) for spec in specs])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import Future
 
 import pytest
 
-from areal_lit.logs import DEFAULT_LOGS
 from areal_lit.testing.launcher import TOKEN, check_launcher
 from areal_lit_launchers.inline import Inline, InlineGroup
 from areal_lit_launchers.local import Local
@@ -52,12 +50,12 @@ class ReversesRanks(Local):
 
 
 class ReportsNoDeath(Local):
-    def setup(self, log_dir, on_death, logs=DEFAULT_LOGS):
+    def setup(self, log_dir, on_death, logs):
         super().setup(log_dir, lambda death: None, logs)
 
 
 class ReportsTwice(Local):
-    def setup(self, log_dir, on_death, logs=DEFAULT_LOGS):
+    def setup(self, log_dir, on_death, logs):
         def twice(death):
             on_death(death)
             on_death(death)
@@ -83,9 +81,10 @@ class WritesSecrets(Local):
 
 
 class LeavesFiles(Inline):
-    def stop(self):
-        super().stop()
-        self.scratch.mkdir(exist_ok=True)
+    def setup(self, log_dir, on_death, logs):
+        super().setup(log_dir, on_death, logs)
+        self.scratch = log_dir / "scratch"
+        self.scratch.mkdir()
 
 
 class StopsNothing(Local):
@@ -114,4 +113,3 @@ def test_suite_fails_planted_bugs(tmp_path, mutant, rule):
             check_launcher(launcher, tmp_path)
     finally:
         super(mutant, launcher).stop()
-        shutil.rmtree(launcher.scratch, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from launcher_targets import await_gone
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied
+from areal_lit.logs import Logs
 from areal_lit_launchers.local import Local
 
 HERE = str(Path(__file__).parent)
@@ -35,9 +35,15 @@ def start(launcher, **spec):
     return launcher.start_group(GroupSpec(name="policy", target="launcher_targets:Looks", **spec))
 
 
+def fork_server():
+    """The process whose processes are forked, as the system knows it."""
+    (server,) = (child for child in psutil.Process().children() if child.cmdline()[-1].startswith("fork-server"))
+    return server
+
+
 def set_up(directory, on_death=print, **arguments):
     launcher = Local(stop_grace_s=1.0, **arguments)
-    launcher.setup(directory / "logs", on_death)
+    launcher.setup(directory / "logs", on_death, Logs())
     return launcher
 
 
@@ -154,7 +160,7 @@ def test_processes_end_with_their_fork_server_and_say_so(modules):
         launcher = set_up(modules, deaths.put)
         group = start(launcher)
         (pid,) = answers(group, "evaluate", "os.getpid()")
-        os.kill(launcher._fork_server.pid, signal.SIGKILL)
+        fork_server().kill()
         death = deaths.get(timeout=20)
         assert (death.name, death.exit_code) == ("policy", -9)
         assert "its fork server has ended" in death.reason
@@ -191,8 +197,7 @@ def test_a_process_that_is_given_up_before_it_begins_is_ended(modules):
         launcher = set_up(modules)
         start(launcher).ranks[0].child.kill()
         (pid,) = answers(start(launcher), "evaluate", "os.getpid()")
-        server = psutil.Process(launcher._fork_server.pid)
-        assert await_gone([child.pid for child in server.children() if child.pid != pid]) == []
+        assert await_gone([child.pid for child in fork_server().children() if child.pid != pid]) == []
         launcher.stop()
 
 
@@ -217,9 +222,40 @@ def test_a_warm_up_without_a_run_leaves_nothing(modules):
 def test_a_controller_that_is_killed_while_it_warms_up_leaves_nothing(modules):
     (modules / "endless.py").write_text("import time; time.sleep(600)")
     script = (
-        "import os, signal, sys; from areal_lit_launchers.local.forking import FORK_SERVER; "
-        "from areal_lit_launchers.local import Local; context = Local.warm_up(['endless']); context.__enter__(); "
-        "print(FORK_SERVER.get().pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, psutil, signal; from areal_lit_launchers.local import Local; "
+        "context = Local.warm_up(['endless']); context.__enter__(); "
+        "print(*(child.pid for child in psutil.Process().children()), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=modules, capture_output=True, text=True, timeout=60)
-    assert await_gone([int(done.stdout)]) == []
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2  # the fork server and its reaper
+    assert await_gone(pids) == []
+
+
+def test_a_set_up_that_fails_leaves_nothing_and_may_be_tried_again(modules):
+    before = set(psutil.Process().children(recursive=True))
+    (modules / "logs" / "fork-server.log").mkdir(parents=True)
+    with Local.warm_up(["launcher_targets"]):
+        launcher = Local()
+        with pytest.raises(IsADirectoryError, match="fork-server"):
+            launcher.setup(modules / "logs", print, Logs())
+        assert launcher.scratch is None
+        assert len(set(psutil.Process().children(recursive=True)) - before) == 2  # the fork server and its reaper
+        launcher.setup(modules / "others", print, Logs())
+        assert answers(start(launcher), "had", "launcher_targets") == [True]
+        launcher.stop()
+
+
+def test_a_second_run_is_told_where_its_fork_server_writes(modules):
+    deaths = queue.SimpleQueue()
+    num_open = len(os.listdir("/proc/self/fd"))
+    with Local.warm_up(["launcher_targets"]):
+        for run in ("first", "second"):
+            launcher = set_up(modules / run, deaths.put)
+            assert answers(start(launcher), "had", "launcher_targets") == [True]
+            if run == "second":
+                fork_server().kill()
+                assert f"see {modules}/first/logs/fork-server.log" in deaths.get(timeout=20).reason
+            launcher.stop()
+    assert not (modules / "second/logs/fork-server.log").exists()
+    assert len(os.listdir("/proc/self/fd")) == num_open

@@ -11,6 +11,7 @@ import torch
 
 from areal_lit import recipes
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
+from areal_lit.logs import Logs
 from areal_lit.testing.launcher import Marked
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit_inference.transformers import Transformers
@@ -20,7 +21,7 @@ from areal_lit_launchers.inline import Inline
 @pytest.fixture
 def inline(tmp_path):
     launcher = Inline()
-    launcher.setup(tmp_path, lambda death: None)
+    launcher.setup(tmp_path, lambda death: None, Logs())
     yield launcher
     launcher.stop()
 
@@ -86,10 +87,11 @@ def report_threads(address, *, seen):
 
 def test_an_engine_whose_client_never_came_ends_at_once(tmp_path):
     launcher = Inline()
-    launcher.setup(tmp_path, lambda death: None)
+    launcher.setup(tmp_path, lambda death: None, Logs())
     spec = tiny_spec(tmp_path)
     (engine,) = Transformers().processes(spec, seed=0, deterministic=False)
     process = launcher.start_process(engine)
+    process.stop(grace_s=60.0)
     launcher.stop()
     assert not process.is_alive()
     assert not os.path.exists(os.path.dirname(process.address))
@@ -97,7 +99,7 @@ def test_an_engine_whose_client_never_came_ends_at_once(tmp_path):
 
 def test_a_thread_that_does_not_return_is_named(tmp_path, caplog):
     launcher = Inline()
-    launcher.setup(tmp_path, lambda death: None)
+    launcher.setup(tmp_path, lambda death: None, Logs())
     release = threading.Event()
     process = launcher.start_process(
         ProcessSpec(name="engine-0", target=f"{__name__}:ignore_everything", kwargs={"release": release})
@@ -116,7 +118,7 @@ def ignore_everything(address, *, release):
 def test_an_engine_thread_that_raises_is_reported(tmp_path):
     deaths = queue.SimpleQueue()
     launcher = Inline()
-    launcher.setup(tmp_path, deaths.put)
+    launcher.setup(tmp_path, deaths.put, Logs())
     launcher.start_process(ProcessSpec(name="engine-0", target="os:listdir"))
     death = deaths.get(timeout=10)
     assert (death.name, death.reason[:24]) == ("engine-0", "raised FileNotFoundError")

@@ -12,11 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from launcher_targets import await_gone
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
+from areal_lit.logs import Logs
 from areal_lit_launchers.local import Local
 from areal_lit_launchers.local.channel import dumps, loads
 from areal_lit_launchers.local.gpus import GpuPool
@@ -34,7 +36,7 @@ def local(request, tmp_path, deaths, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     launcher = Local(hang_timeout_s=3.0, stop_grace_s=1.0, fork=request.param == "forked")
     with Local.warm_up(["launcher_targets"]) if launcher.fork else contextlib.nullcontext():
-        launcher.setup(tmp_path, deaths.put)
+        launcher.setup(tmp_path, deaths.put, Logs())
         yield launcher
         launcher.stop()
 
@@ -92,7 +94,7 @@ def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monk
     monkeypatch.syspath_prepend(HERE)
 
     launcher = Local(stop_grace_s=1.0)
-    launcher.setup(tmp_path, print)
+    launcher.setup(tmp_path, print, Logs())
     groups = [start(launcher), start(launcher)]
     server = launcher.start_process(ProcessSpec(name="engine-0", target="launcher_targets:listens"))
     pids = [f.result(60) for group in groups for f in group.call("pid", timeout_s=60)]
@@ -111,15 +113,20 @@ def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monk
     launcher.stop()
 
 
+def is_rank(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()[-1:] == ["policy-0"]
+    return False
+
+
 def test_a_group_that_starts_half_is_stopped(local, tmp_path):
     (tmp_path / "policy-1.log").mkdir()
     with pytest.raises(IsADirectoryError):
         start(local, num_ranks=2)
-    process = local._groups[0].ranks[0].child.process
-    while not process.pid:
+    while not (ranks := [each for each in psutil.Process().children(recursive=True) if is_rank(each)]):
         time.sleep(0.02)
     local.stop()
-    assert await_gone([process.pid]) == []
+    assert await_gone([rank.pid for rank in ranks]) == []
 
 
 def test_stop_in_the_middle_of_a_call_is_quick_and_reports_nothing(local, deaths):
@@ -216,14 +223,16 @@ def test_process_arguments_must_be_importable(local):
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
+import psutil
 sys.path.insert(0, sys.argv[1])
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
+from areal_lit.logs import Logs
 from areal_lit_launchers.local import Local
 launcher = Local()
 warm = Local.warm_up(["launcher_targets"])
 if sys.argv[3] == "forked":
     warm.__enter__()
-launcher.setup(Path(sys.argv[2]), print)
+launcher.setup(Path(sys.argv[2]), print, Logs())
 group = launcher.start_group(GroupSpec(name="policy", target="launcher_targets:Busy", num_ranks=2))
 server = launcher.start_process(ProcessSpec(name="engine-0", target="launcher_targets:listens"))
 sleeper = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -232,7 +241,7 @@ pids = [f.result(60) for method in ("pid", "spawn_child") for f in group.call(me
 group.call("hold_the_gil", timeout_s=600)
 pids += [server.child.process.pid, command.child.process.pid]
 if sys.argv[3] == "forked":
-    pids.append(launcher._fork_server.pid)
+    pids += [child.pid for child in psutil.Process().children() if child.cmdline()[-1].startswith("fork-server")]
 print(*pids, launcher.scratch, flush=True)
 """
 

@@ -80,6 +80,7 @@ def test_what_cannot_be_called_is_found_at_setup_and_by_validate(function: Any, 
 def test_a_function_of_the_script_is_refused_by_the_pool_and_runs_inline() -> None:
     script = """
 import asyncio, pathlib, tempfile
+from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding, Scorer
 from areal_lit.testing.reward import completion
 from areal_lit_rewards.function import Function
@@ -87,10 +88,10 @@ def mine(completion): return 7.0
 reward = Function(function=mine)
 async def main(path):
     try:
-        Scorer(Rewarding(), rewards={"default": reward}, in_process=False, log_dir=path).start()
+        Scorer(Rewarding(), rewards={"default": reward}, in_process=False, log_dir=path, logs=Logs()).start()
     except ValueError as error:
         print(error)
-    scorer = Scorer(Rewarding(), rewards={"default": reward}, in_process=True, log_dir=path)
+    scorer = Scorer(Rewarding(), rewards={"default": reward}, in_process=True, log_dir=path, logs=Logs())
     scorer.start()
     print((await scorer.score(reward, [completion("x")]))[0].reward)
     scorer.stop()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding, Scorer
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit_rewards.math import Math
@@ -52,7 +53,11 @@ async def test_hostile_expressions_end_with_their_worker_only(tmp_path: Path) ->
     texts = [text for each in hostile for text in (each, "it is 3")]
     reward = Math()
     scorer = Scorer(
-        Rewarding(timeout_s=2.0, max_attempts=1), rewards={"math": reward}, in_process=False, log_dir=tmp_path
+        Rewarding(timeout_s=2.0, max_attempts=1),
+        rewards={"math": reward},
+        in_process=False,
+        log_dir=tmp_path,
+        logs=Logs(),
     )
     scorer.start()
     try:

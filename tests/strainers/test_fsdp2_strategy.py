@@ -25,6 +25,7 @@ from strainer_fsdp2 import FSDP2
 
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts import GroupSpec, InferenceBackend, ProcessSpec
+from areal_lit.logs import Logs
 from areal_lit.plugins import fingerprint
 from areal_lit.roles import Role, RoleGroup
 from areal_lit.testing.strategy import STRATEGY_CHECKS, Case
@@ -72,7 +73,7 @@ def local(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     deaths = queue.SimpleQueue()
     launcher = Local()
-    launcher.setup(tmp_path / "logs", deaths.put)
+    launcher.setup(tmp_path / "logs", deaths.put, Logs())
     yield launcher
     launcher.stop()
     assert deaths.empty(), deaths.get()
@@ -81,7 +82,7 @@ def local(tmp_path, monkeypatch):
 @pytest.fixture
 def inline(tmp_path):
     launcher = Inline()
-    launcher.setup(tmp_path, lambda death: None)
+    launcher.setup(tmp_path, lambda death: None, Logs())
     yield launcher
     launcher.stop()
 

@@ -35,7 +35,7 @@ class Transformers(InferenceBackend):
     """
 
     receivers: ClassVar[frozenset[str]] = frozenset({"*"})
-    preload = ("areal_lit_inference.transformers.server", *LATE_IMPORTS)
+    preload = (*LATE_IMPORTS, "areal_lit_inference.transformers.server")
     logprobs: LogprobDistribution = LogprobDistribution(after_temperature=True, after_truncation=False)
 
     def __init__(

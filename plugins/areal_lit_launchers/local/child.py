@@ -114,7 +114,8 @@ class Child:
     def _signal(self, number: int) -> None:
         with self._lock:
             if self.process.pid and not self._is_released:
-                os.kill(self.process.pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.process.pid, number)
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)

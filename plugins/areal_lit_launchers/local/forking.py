@@ -8,11 +8,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
+from pathlib import Path
 
-from areal_lit.logs import BoundedFile, LogPipe
+from areal_lit.logs import LogPipe, Logs
 from areal_lit_launchers.local.fork_server import Fork, Order, Preload
 from areal_lit_launchers.local.spawner import SPIN_COUNT, Spawner, worker_path
 
@@ -64,7 +65,8 @@ class ForkServer:
     def __init__(self) -> None:
         self._spawner = Spawner()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._output: tuple[int, int] | None = os.pipe()  # holds what is printed before there is a log
+        self._output = os.pipe()  # holds what is printed before there is a log
+        self._log: LogPipe | None = None
         with theirs:
             self._process = self._spawner.spawn(
                 [sys.executable, worker_path(), "fork", str(os.getpid()), str(theirs.fileno()), TITLE],
@@ -80,31 +82,36 @@ class ForkServer:
         """Begin to import modules, and what the ``preload`` of each ``module:Class`` lists; returns at once."""
         self._send(Preload(names=tuple(names)))
 
-    def log_to(self, file: BoundedFile) -> None:
-        """Where its own output goes from now on, and all that it has printed so far; the first file gets it."""
-        if self._output is not None:
-            LogPipe(file, self._output).close_writer()
-            self._output = None
+    def log_to(self, path: Path, logs: Logs) -> None:
+        """Where its own output goes, all that it has printed so far included; only the first place that is given."""
+        if self._log is None:
+            self._log = LogPipe(logs.open(path), self._output)
+            self._log.close_writer()
 
     def fork(self, name: str, connection: socket.socket, log: FileIO) -> ForkedProcess:
         """A process that serves ``connection`` (see ``worker.py``), once all that was to be imported is."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._send(Fork(name=name), theirs.fileno(), connection.fileno(), log.fileno())
-        return ForkedProcess(ours, lambda pid: self._spawner.tell(f"+{pid}"))
+        log_path = self._log.path if self._log else "its log"
+        return ForkedProcess(ours, lambda pid: self._spawner.tell(f"+{pid}"), f"see {log_path}")
 
     def kill(self) -> None:
         """End it, in the middle of an import too, and with it whatever it has forked or was to fork."""
         os.kill(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and everything of it."""
-        self.kill()
-        self._process.release()
-        self._control.close()
-        self._spawner.close()
-        for end in self._output or ():
-            os.close(end)
+        """End it and everything of it. Raises TimeoutError naming what does not end."""
+        with ExitStack() as duties:  # each is done whatever the others raise
+            if self._log is not None:
+                duties.callback(self._log.join, timeout_s=2.0)
+            else:
+                for end in self._output:
+                    duties.callback(os.close, end)
+            duties.callback(self._spawner.close)
+            duties.callback(self._control.close)
+            duties.callback(self._process.release)
+            self.kill()
 
     def _send(self, order: Order, *descriptors: int) -> None:
         with suppress(ConnectionError):  # it is dead; the processes that it does not fork are reported
@@ -117,13 +124,15 @@ class ForkedProcess:
     Args:
         status: tells its id, then its exit code; closed without, the server is dead, and so is its child.
         on_start: told the id.
+        advice: where to look when the fork server has failed.
     """
 
-    def __init__(self, status: socket.socket, on_start: Callable[[int], None]) -> None:
+    def __init__(self, status: socket.socket, on_start: Callable[[int], None], advice: str) -> None:
         self.pid = 0
         self.note = ""
         self._status = status
         self._on_start = on_start
+        self._advice = advice
         self._has_ended = False
 
     def await_start(self) -> None:
@@ -135,7 +144,7 @@ class ForkedProcess:
         code = self._told()
         self._has_ended = True
         if code is None:
-            self.note = ", or never began: its fork server has ended or could not fork, see fork-server.log"
+            self.note = f", or never began: its fork server has ended or could not fork, {self._advice}"
             return -signal.SIGKILL
         return code
 

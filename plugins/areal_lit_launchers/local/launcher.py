@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
-from areal_lit.logs import DEFAULT_LOGS, LogPipe, Logs
+from areal_lit.logs import LogPipe, Logs
 from areal_lit.scratch import Scratch
 from areal_lit_launchers.local.channel import Channel, dumps
 from areal_lit_launchers.local.child import Child, stop_children
@@ -62,6 +62,7 @@ class Local(Launcher):
         self.fork = fork
         self._spawner: Spawner | None = None
         self._fork_server: ForkServer | None = None
+        self._duties = contextlib.ExitStack()
 
     @classmethod
     def warm_up(cls, names: Sequence[str]) -> AbstractContextManager[None]:
@@ -84,29 +85,40 @@ class Local(Launcher):
             except ValueError as error:
                 yield str(error)
 
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs = DEFAULT_LOGS) -> None:
+    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs) -> None:
         if self._spawner is not None:
             raise ValueError("the launcher is set up already; stop() it first")
         log_dir.mkdir(parents=True, exist_ok=True)
         self._log_dir = log_dir
         self._logs = logs
         self._on_death = on_death
-        self._scratch = Scratch()
-        self.scratch = self._scratch.path
         self._gpus = GpuPool()
         self._groups: list[LocalGroup] = []
         self._processes: list[LocalProcess] = []
-        self._stopped = threading.Event()
-        self._spawner = Spawner()
-        self._spawner.tell(f"d{self.scratch}")
-        self._fork_server = FORK_SERVER.get()
-        if self._fork_server is not None and not self.fork:
-            self._fork_server.kill()
-            self._fork_server = None
-        if self._fork_server is not None:
-            self._fork_server.log_to(logs.open(log_dir / "fork-server.log"))
-        threading.Thread(target=self._watch, args=(self._stopped,), name="areal-lit-watch", daemon=True).start()
-        atexit.register(self.stop)
+        with contextlib.ExitStack() as duties:  # each is done whatever the others raise
+            duties.callback(self._forget)
+            scratch = duties.enter_context(contextlib.closing(Scratch()))
+            self.scratch = scratch.path
+            self._spawner = duties.enter_context(contextlib.closing(Spawner()))
+            self._spawner.tell(f"d{self.scratch}")
+            self._fork_server = self._fork_server_for(log_dir / "fork-server.log")
+            duties.callback(self._stop_children)
+            stopped = threading.Event()
+            threading.Thread(target=self._watch, args=(stopped,), name="areal-lit-watch", daemon=True).start()
+            duties.callback(stopped.set)
+            atexit.register(self.stop)
+            duties.callback(atexit.unregister, self.stop)
+            duties.callback(setattr, self, "_spawner", None)  # nothing is started any more
+            self._duties = duties.pop_all()
+
+    def _fork_server_for(self, log: Path) -> ForkServer | None:
+        server = FORK_SERVER.get()
+        if server is not None and not self.fork:
+            server.kill()
+            return None
+        if server is not None:
+            server.log_to(log, self._logs)
+        return server
 
     def start_group(self, spec: GroupSpec) -> WorkerGroup:
         gpus = self._gpus.take(spec.num_gpus * spec.num_ranks, spec.name)
@@ -135,7 +147,8 @@ class Local(Launcher):
         return process
 
     def _serve_target(self, spec: ProcessSpec, env: Mapping[str, str]) -> LocalProcess:
-        address = str(self._scratch.path / f"{len(self._processes)}.sock")
+        assert self.scratch is not None
+        address = str(self.scratch / f"{len(self._processes)}.sock")
         dumps(dict(spec.kwargs))  # raises the error that says what cannot travel
         orders = {"kind": "process", "address": address, "kwargs": pickle.dumps(dict(spec.kwargs), protocol=5)}
         child, channel = self._serve(spec, 0, spec.name, env, orders, python=spec.python)
@@ -201,7 +214,7 @@ class Local(Launcher):
         Args:
             is_ours: it runs ``worker.py``, whose heartbeats are missed and which knows how to show its stacks.
         """
-        if self._spawner is None or self._stopped.is_set():
+        if self._spawner is None:
             raise ValueError(f"cannot start {name!r}: the launcher is not set up, or stopped; call setup() first")
         log = LogPipe(self._logs.open(self._log_dir / f"{log_name}.log"))
         with log.writer as writer:
@@ -231,18 +244,17 @@ class Local(Launcher):
         return ranks + [process.child for process in self._processes]
 
     def stop(self) -> None:
-        spawner, self._spawner = self._spawner, None
-        if spawner is None:
-            return
-        atexit.unregister(self.stop)
-        self._stopped.set()
+        self._duties.pop_all().close()
+
+    def _forget(self) -> None:
+        self.scratch = self._spawner = self._fork_server = None
+
+    def _stop_children(self) -> None:
         for child in self._children():
             child.is_stopping = True
         if self._fork_server is not None and not all(child.process.pid for child in self._children()):
             self._fork_server.kill()  # no farewell to what has not begun
-        with contextlib.ExitStack() as duties:  # each is done whatever the others raise
-            duties.callback(self._scratch.close)
-            duties.callback(spawner.close)
+        with contextlib.ExitStack() as duties:
             processes = [process.child for process in self._processes]
             duties.callback(stop_children, processes, Child.terminate, self.stop_grace_s)
             for group in self._groups:

@@ -20,8 +20,16 @@ that spin for long keep each other from running (steps of 0.2 s took 1.8 s); wit
 parallel regions of a step take 1.7 times as long."""
 
 
+END_TIMEOUT_S = 10.0
+"""For what has been killed, or has nothing left to do."""
+
+
 class Started(Protocol):
-    """A process that was started. Its id, and so its group's, is no other's until ``release``."""
+    """A process that was started.
+
+    Its id, and so its group's, is no other's until ``release``; that of a forked process only while its fork server
+    lives, whose death ends it and is seen at once: then a signal may find nobody.
+    """
 
     pid: int
     """0 until it is known, or if there never is a process."""
@@ -94,8 +102,18 @@ class Spawner:
         assert self._reaper.stdin is not None
         with contextlib.suppress(OSError):
             self._reaper.stdin.close()
-        self._reaper.wait()
         self._orders.put(None)
+        await_end(self._reaper, "the reaper, after its last order,")
+
+
+def await_end(process: subprocess.Popen[bytes], what: str) -> None:
+    """Reap a process that is about to end. Raises TimeoutError naming it when it does not."""
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(
+            f"{what} has not ended within {END_TIMEOUT_S:g} s (process {process.pid}); it may be stuck in the kernel"
+        ) from None
 
 
 def worker_path() -> str:
@@ -127,4 +145,4 @@ class Spawned:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def release(self) -> None:
-        self._popen.wait()
+        await_end(self._popen, "a killed process")

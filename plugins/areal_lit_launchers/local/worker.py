@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
-from importlib import import_module
+from pkgutil import resolve_name
 from queue import SimpleQueue
 from typing import Any
 
@@ -95,7 +95,10 @@ def rename(name: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; exit if it already has."""
+    """Ask the kernel for SIGKILL when the parent ends; exit if it already has.
+
+    As ``areal_lit.parent_death``, which a command's or another virtualenv's interpreter may not have.
+    """
     if sys.platform == "linux":
         import ctypes
 
@@ -114,12 +117,6 @@ def read(connection: socket.socket, size: int) -> bytes:
             os._exit(1)
         data += piece
     return data
-
-
-def load(target: str) -> Any:
-    """The object that ``pkg.module:name`` names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 def beat_for_ever(beat: Any) -> None:
@@ -141,7 +138,7 @@ def serve_process(connection: socket.socket, orders: dict[str, Any]) -> None:
     beat = HEADER.pack(0, 0, 0)
     threading.Thread(target=beat_for_ever, args=(lambda: connection.sendall(beat),), daemon=True).start()
     threading.Thread(target=exit_at_eof, args=(connection,), daemon=True).start()
-    load(orders["target"])(orders["address"], **pickle.loads(orders["kwargs"]))
+    resolve_name(orders["target"])(orders["address"], **pickle.loads(orders["kwargs"]))
     connection.sendall(HEADER.pack(0, 1, 0) + b".")
 
 
@@ -157,7 +154,7 @@ def serve_rank(connection: socket.socket, orders: dict[str, Any]) -> None:
     from areal_lit.contracts.strategy import Rank
 
     rank = Rank(rank=orders["rank"], num_ranks=orders["num_ranks"], local_rank=orders["local_rank"])
-    subject = load(orders["target"])(rank)
+    subject = resolve_name(orders["target"])(rank)
     while answer(channel, subject, *frames.get()):
         pass
     if hasattr(subject, "close"):

@@ -66,7 +66,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 def main(parent_pid: int) -> None:
     """Draw what standard input says."""
-    from areal_lit.rewarding.keeper import die_with
+    from areal_lit.parent_death import die_with
 
     die_with(parent_pid, signal.SIGKILL)
     names = draw(pickle.load(sys.stdin.buffer))

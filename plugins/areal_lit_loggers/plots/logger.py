@@ -25,6 +25,7 @@ from areal_lit_loggers.plots.pages import OVERVIEW
 SHARE_OF_CPU = 0.02
 """Of one core: drawing waits until what the last drawing took is this share of the time since."""
 
+KILL_TIMEOUT_S = 10.0
 SHARE_OF_RUN = 0.05
 """Drawing waits for this share of the time that the run has taken so far: long runs are drawn more rarely."""
 
@@ -155,17 +156,15 @@ class Drawing:
     def kill(self) -> None:
         """End it; every picture stays whole, new or old."""
         with self._opened:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
 
     def wait(self, timeout_s: float) -> tuple[float, Sequence[str]]:
         """CPU seconds it took, and the names of what it drew."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
             logger.warning("plots are not up to date: drawing took longer than %g s", timeout_s)
+            self._kill()
         with self._opened:
             self._output.seek(0)
             self._errors.seek(0)
@@ -175,3 +174,10 @@ class Drawing:
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
             logger.warning("plots are not up to date: drawing failed: %s", lines[-1] if lines else "without a word")
             return 0.0, ()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        try:
+            self._process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            logger.warning("process %d, which drew plots, has not ended of SIGKILL; left alone", self._process.pid)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from areal_lit.contracts import RunLogger
+from areal_lit.files import replacing
 from areal_lit.logs import MIB, BoundedFile, rotated
 from areal_lit.readable import messages_of, whole_characters
 from areal_lit.run_records import Head, Sample, Tokens
@@ -23,7 +24,7 @@ class Samples(RunLogger):
     """Writes ``samples.jsonl``: a line per logged trajectory, without secrets.
 
     At most ``groups_per_step`` · ``samples_per_group`` are written of every ``every_steps``-th step, and at most
-    ``max_mb`` · ``num_files`` are kept (256 MiB by default, the newest).
+    ``max_mib`` · ``num_files`` are kept (256 MiB by default, the newest).
 
     Args:
         every_steps: log on every so many steps.
@@ -31,7 +32,7 @@ class Samples(RunLogger):
         samples_per_group: completions logged of each: the best, the worst, then others in order.
         max_characters: longer prompts and completions are cut in the middle; 0 keeps them whole.
         max_tokens: id, version and log-prob of each token are logged where at most so many were drawn; 0 logs none.
-        max_mb: size in MiB at which the file is moved to ``samples.jsonl.1`` and begun anew.
+        max_mib: size in MiB at which the file is moved to ``samples.jsonl.1`` and begun anew.
         num_files: kept, the one being written included; older ones are deleted.
         file_name: in the run's directory.
     """
@@ -44,7 +45,7 @@ class Samples(RunLogger):
         samples_per_group: int = 2,
         max_characters: int = 20_000,
         max_tokens: int = 4096,
-        max_mb: float = 64.0,
+        max_mib: float = 64.0,
         num_files: int = 4,
         file_name: str = "samples.jsonl",
     ) -> None:
@@ -58,14 +59,14 @@ class Samples(RunLogger):
         ):
             if value < least:
                 raise ValueError(f"{name} must be >= {least}, got {value}")
-        if not max_mb > 0:
-            raise ValueError(f"max_mb must be > 0, got {max_mb}")
+        if not max_mib > 0:
+            raise ValueError(f"max_mib must be > 0, got {max_mib}")
         self.every_steps = every_steps
         self.groups_per_step = groups_per_step
         self.samples_per_group = samples_per_group
         self.max_characters = max_characters
         self.max_tokens = max_tokens
-        self.max_mb = max_mb
+        self.max_mib = max_mib
         self.num_files = num_files
         self.file_name = file_name
         self._file: BoundedFile | None = None
@@ -73,7 +74,7 @@ class Samples(RunLogger):
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         path = run_dir / self.file_name
         _forget_after(step, path)
-        self._file = BoundedFile(path, max_bytes=int(self.max_mb * MIB), num_files=self.num_files)
+        self._file = BoundedFile(path, max_bytes=int(self.max_mib * MIB), num_files=self.num_files)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers are not kept here."""
@@ -97,13 +98,14 @@ class Samples(RunLogger):
     def _record(self, step: int, trajectory: Trajectory) -> Sample:
         prompt = trajectory.prompt.example.prompt
         versions = trajectory.versions[trajectory.versions >= 0]
+        completion = redact_text(trajectory.text)
         return Sample(
             step=step,
             source=trajectory.prompt.source,
             prompt_id=trajectory.prompt.prompt_id,
             sample=trajectory.sample,
-            prompt=self._cut(prompt) if isinstance(prompt, str) else self._messages(prompt),
-            completion=self._cut(trajectory.text),
+            prompt=self._cut(redact_text(prompt)) if isinstance(prompt, str) else self._messages(prompt),
+            completion=self._cut(completion),
             reward=None if trajectory.reward is None else float(trajectory.reward),
             unscored=_shown(trajectory.unscored),
             parts={_shown(name): float(value) for name, value in trajectory.reward_parts.items()},
@@ -111,13 +113,13 @@ class Samples(RunLogger):
             stop_reason=trajectory.stop_reason,
             num_tokens=len(trajectory.token_ids),
             num_generated=trajectory.num_generated,
-            tokens=self._tokens(trajectory),
+            tokens=self._tokens(trajectory) if completion == trajectory.text else None,
         )
 
     def _tokens(self, trajectory: Trajectory) -> Tokens | None:
-        """Of every drawn token id, log-prob and version; not of a text that holds a secret."""
+        """Of every drawn token id, log-prob and version; they are a secret's too where the text holds one."""
         drawn = trajectory.loss_mask
-        if not 0 < trajectory.num_generated <= self.max_tokens or redact_text(trajectory.text) != trajectory.text:
+        if not 0 < trajectory.num_generated <= self.max_tokens:
             return None
         return Tokens(
             ids=trajectory.token_ids[drawn].tolist(),
@@ -126,10 +128,11 @@ class Samples(RunLogger):
         )
 
     def _messages(self, prompt: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-        return [{"role": _shown(role), "content": self._cut(content)} for role, content in messages_of(prompt)]
+        said = messages_of(prompt)
+        return [{"role": _shown(role), "content": self._cut(redact_text(content))} for role, content in said]
 
     def _cut(self, text: str) -> str:
-        text = _shown(text)
+        text = whole_characters(text)
         if not self.max_characters or len(text) <= self.max_characters:
             return text
         half = self.max_characters // 2
@@ -150,9 +153,8 @@ def _forget_after(step: int, path: Path) -> None:
         if not kept:
             file.unlink()
         elif is_over:  # replaced, not cut: somebody may look at it
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_bytes(kept)
-            partial.replace(file)
+            with replacing(file) as partial:
+                partial.write_bytes(kept)
 
 
 def _lines_until(step: int, path: Path) -> Iterator[bytes]:

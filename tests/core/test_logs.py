@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 from areal_lit.logs import LINE_BYTES, BoundedFile, LogPipe, Logs, rotated
 
 TOKEN = b"hf_" + b"A1b2C3d4" * 4
+BODY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
+KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + (BODY + b"\n") * 3 + b"-----END RSA PRIVATE KEY-----"
 
 
 def printed(path: Path, *pieces: bytes, logs: Logs | None = None) -> LogPipe:
@@ -25,7 +30,8 @@ def printed(path: Path, *pieces: bytes, logs: Logs | None = None) -> LogPipe:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rule"), [({"max_mb": 0}, "max_mb must be > 0, got 0"), ({"num_files": 1}, "num_files must be >= 2")]
+    ("arguments", "rule"),
+    [({"max_mib": 0}, "max_mib must be > 0, got 0"), ({"num_files": 1}, "num_files must be >= 2")],
 )
 def test_wrong_limits_are_refused(arguments: dict[str, int], rule: str) -> None:
     with pytest.raises(ValueError, match=f"logs.{rule}"):
@@ -47,21 +53,63 @@ def test_the_newest_bytes_are_kept_in_order_and_the_dropped_are_counted(
     files = rotated(path)
     kept = b"".join(each.read_bytes() for each in files)
     assert written.endswith(kept)
-    assert len(written) == len(kept) + file.num_dropped
+    assert len(written) == len(kept) + file.dropped_bytes
     assert len(files) <= num_files
     assert all(each.stat().st_size <= 50 for each in files)
 
 
 def test_a_log_says_what_it_lacks(tmp_path: Path) -> None:
-    file = Logs(max_mb=150 / 2**20, num_files=2).open(tmp_path / "x.log")
+    file = Logs(max_mib=150 / 2**20, num_files=2).open(tmp_path / "x.log")
     for letter in (b"a", b"b", b"c"):
         file.write(letter * 100)
     file.close()
     before, last = rotated(tmp_path / "x.log")
     assert before.read_bytes() == b"b" * 100
     told, _, rest = last.read_text().partition("\n")
-    assert told == "[100 bytes of older output dropped; logs.max_mb and logs.num_files keep more]"
+    assert told == "[100 bytes of older output dropped; logs.max_mib and logs.num_files keep more]"
     assert rest == "c" * 100
+
+
+def test_what_was_dropped_before_a_run_went_on_is_counted_too(tmp_path: Path) -> None:
+    for letter in (b"a", b"b", b"c", b"d"):
+        file = Logs(max_mib=150 / 2**20, num_files=2).open(tmp_path / "x.log")
+        file.write(letter * 100)
+        file.close()
+    told, _, rest = (tmp_path / "x.log").read_text().partition("\n")
+    assert file.dropped_bytes == 200
+    assert told.startswith("[200 bytes of older output dropped")
+    assert rest == "d" * 100
+
+
+def test_a_file_that_cannot_be_begun_anew_loses_nothing_and_is_later(tmp_path: Path) -> None:
+    file = BoundedFile(tmp_path / "x.log", max_bytes=10, num_files=3)
+    for letter in (b"a", b"b"):
+        file.write(letter * 10)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError, match="Too many open files"):
+                file.write(b"c" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    file.write(b"d" * 10)
+    file.close()
+    assert [each.read_bytes() for each in rotated(tmp_path / "x.log")] == [b"a" * 10, b"b" * 10, b"d" * 10]
+    assert file.dropped_bytes == 0
+
+
+def test_a_directory_that_is_gone_does_not_stop_who_prints(tmp_path: Path) -> None:
+    (directory := tmp_path / "logs").mkdir()
+    pipe = LogPipe(Logs(max_mib=10 / 2**20).open(directory / "x.log"))
+    with pipe.writer as writer:
+        writer.write(b"0123456789\n")
+        while not pipe.tail():
+            time.sleep(0.01)
+        shutil.rmtree(directory)
+        assert all(os.write(writer.fileno(), b"x\n" * 2**15) for _ in range(10))
+    pipe.join(timeout_s=30)
+    assert pipe.tail().endswith("x\nx\n")
 
 
 def test_going_on_appends(tmp_path: Path) -> None:
@@ -74,13 +122,21 @@ def test_going_on_appends(tmp_path: Path) -> None:
 def test_no_cut_between_writes_lets_a_token_through(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    text = b"before " + TOKEN + b" after\n\xff\x00 " + TOKEN
+    text = b"before " + TOKEN + b" after\n\xff\x00 " + TOKEN + b"\nkey: " + KEY + b"\n" + KEY + b" and\nlast"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     path = tmp_path_factory.mktemp("log") / "x.log"
     pipe = printed(path, *pieces)
-    assert path.read_bytes() == b"before *** after\n\xff\x00 ***"
+    assert path.read_bytes() == b"before *** after\n\xff\x00 ***\nkey: ***\n*** and\nlast"
     assert TOKEN.decode() not in pipe.tail()
+
+
+def test_a_key_without_end_does_not_silence_a_log_for_ever(tmp_path: Path) -> None:
+    printed(tmp_path / "x.log", KEY[:-40], *(b"%d\n" % number for number in range(30_000)))
+    text = (tmp_path / "x.log").read_bytes()
+    assert text.startswith(b"***")
+    assert BODY not in text
+    assert text.endswith(b"\n29998\n29999\n")
 
 
 @pytest.mark.parametrize("offset", range(-40, 41, 8))
@@ -102,7 +158,7 @@ def test_a_progress_bar_is_a_line_per_state(tmp_path: Path) -> None:
 
 
 def test_the_tail_is_the_newest_output_even_right_after_the_file_moved_aside(tmp_path: Path) -> None:
-    pipe = printed(tmp_path / "x.log", *(b"%d\n" % number for number in range(30_000)), logs=Logs(max_mb=0.001))
+    pipe = printed(tmp_path / "x.log", *(b"%d\n" % number for number in range(30_000)), logs=Logs(max_mib=0.001))
     assert len(rotated(tmp_path / "x.log")) > 1
     assert pipe.tail().endswith("\n29998\n29999\n")
     assert len(pipe.tail()) > 10_000

@@ -122,7 +122,7 @@ def test_wrong_arguments_are_refused(argument):
 
 
 def test_files_move_aside_and_their_number_is_bounded(tmp_path):
-    logger = started(tmp_path, samples_per_group=1, max_mb=0.001, num_files=2)
+    logger = started(tmp_path, samples_per_group=1, max_mib=0.001, num_files=2)
     for step in range(1, 51):
         logger.samples(step, [make_group((1.0,))])
     logger.close("finished")
@@ -132,11 +132,11 @@ def test_files_move_aside_and_their_number_is_bounded(tmp_path):
 
 
 def test_resuming_cuts_files_that_moved_aside(tmp_path):
-    logger = started(tmp_path, samples_per_group=1, max_mb=0.001, num_files=50)
+    logger = started(tmp_path, samples_per_group=1, max_mib=0.001, num_files=50)
     for step in range(1, 51):
         logger.samples(step, [make_group((1.0,))])
     logger.close("finished")
-    started(tmp_path, step=20, samples_per_group=1, max_mb=0.001, num_files=50).close("finished")
+    started(tmp_path, step=20, samples_per_group=1, max_mib=0.001, num_files=50).close("finished")
     index = SampleIndex(tmp_path / "samples.jsonl")
     index.refresh()
     assert [entry.head.step for entry in index.entries] == list(range(1, 21))

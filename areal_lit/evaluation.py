@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 from areal_lit.contracts import DataModule, Source
@@ -11,6 +12,7 @@ from areal_lit.types import Group, Metric, Prompt, Sampling
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Which held-out sets are evaluated, and when.
 
@@ -26,33 +28,22 @@ class Evaluation:
         timeout_s: longest one evaluation may take.
     """
 
-    def __init__(
-        self,
-        *,
-        data: dict[str, DataModule] | None = None,
-        every_steps: int = 0,
-        at_start: bool = False,
-        at_end: bool = False,
-        samples: int = 1,
-        max_prompts: int | None = None,
-        sampling: Sampling | None = None,
-        success_reward: float = 1.0,
-        timeout_s: float = 3600.0,
-    ) -> None:
-        for name, value, lowest in (("every_steps", every_steps, 0), ("samples", samples, 1)):
+    data: dict[str, DataModule] | None = None
+    every_steps: int = 0
+    at_start: bool = False
+    at_end: bool = False
+    samples: int = 1
+    max_prompts: int | None = None
+    sampling: Sampling | None = None
+    success_reward: float = 1.0
+    timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name, value, lowest in (("every_steps", self.every_steps, 0), ("samples", self.samples, 1)):
             if value < lowest:
                 raise ValueError(f"evaluation.{name} must be >= {lowest}, got {value}")
-        if max_prompts is not None and max_prompts < 1:
-            raise ValueError(f"evaluation.max_prompts must be >= 1 or null for all, got {max_prompts}")
-        self.data = data or {}
-        self.every_steps = every_steps
-        self.at_start = at_start
-        self.at_end = at_end
-        self.samples = samples
-        self.max_prompts = max_prompts
-        self.sampling = sampling
-        self.success_reward = success_reward
-        self.timeout_s = timeout_s
+        if self.max_prompts is not None and self.max_prompts < 1:
+            raise ValueError(f"evaluation.max_prompts must be >= 1 or null for all, got {self.max_prompts}")
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the default policy evaluates after ``step`` steps."""
@@ -61,10 +52,10 @@ class Evaluation:
         return (self.every_steps > 0 and step % self.every_steps == 0) or (is_last and self.at_end)
 
 
-def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> dict[str, Source]:
+def evaluation_sources(data: DataModule, further: Mapping[str, DataModule] | None) -> dict[str, Source]:
     """Every evaluation set by name. Raises ValueError when two share a name, or one is empty."""
     sources = dict(data.evaluation())
-    for name, module in further.items():
+    for name, module in (further or {}).items():
         inner = module.evaluation()
         for full, source in zip(merged_names(name, inner), inner.values(), strict=True):
             if full in sources:
@@ -76,10 +67,10 @@ def evaluation_sources(data: DataModule, further: Mapping[str, DataModule]) -> d
     return sources
 
 
-def evaluation_names(data: DataModule, further: Mapping[str, DataModule]) -> list[str] | None:
+def evaluation_names(data: DataModule, further: Mapping[str, DataModule] | None) -> list[str] | None:
     """The keys of ``evaluation_sources`` before ``setup``; None where a module does not know them yet."""
     names: list[str] = []
-    for name, module in {"": data, **further}.items():
+    for name, module in {"": data, **(further or {})}.items():
         inner = module.evaluation_names()
         if inner is None:
             return None

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, final
 
 from areal_lit.files import writing
 from areal_lit.secrets import LONGEST, RedactingFlow, RedactingFormatter
@@ -28,9 +28,10 @@ MIB = 1 << 20
 NOTICE = "[{dropped_bytes} bytes of older output dropped; logs.max_mib and logs.num_files keep more]\n"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """How much is kept of what a run's processes print. Not slotted: jsonargparse reads a default instance's ``vars``.
+    """How much is kept of what a run's processes print.
 
     Args:
         max_mib: size in MiB at which a log of ``logs/`` is moved to ``NAME.log.1`` and begun anew.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Refresh:
     """When a frozen role takes weights of the policy, and how much of them (arXiv 2404.09656).
 
@@ -17,13 +19,14 @@ class Refresh:
         decay: share of its own weights that the role keeps, in [0, 1).
     """
 
-    def __init__(self, *, every_steps: int, decay: float = 0.0) -> None:
-        if every_steps < 1:
-            raise ValueError(f"every_steps must be >= 1, got {every_steps}; leave refresh out for a fixed model")
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be in [0, 1), got {decay}; leave refresh out for a fixed model")
-        self.every_steps = every_steps
-        self.decay = decay
+    every_steps: int
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1:
+            raise ValueError(f"every_steps must be >= 1, got {self.every_steps}; leave refresh out for a fixed model")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must be in [0, 1), got {self.decay}; leave refresh out for a fixed model")
 
     def is_due(self, step: int) -> bool:
         """Whether the role is refreshed after ``step`` training steps."""

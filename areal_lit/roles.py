@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -34,6 +34,7 @@ DOING = {
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Role:
     """A model, where it lives, and how it is trained.
 
@@ -48,33 +49,23 @@ class Role:
         refresh: of a frozen role that follows the policy, on whose ranks it lives then; by default it stays as it is.
     """
 
-    def __init__(
-        self,
-        *,
-        model: ModelSpec,
-        strategy: Strategy,
-        optimizer: Optimizer | None = None,
-        num_ranks: int = 1,
-        num_threads: int = 0,
-        num_gpus: float = 0,
-        colocate_with: str | None = None,
-        refresh: Refresh | None = None,
-    ) -> None:
+    model: ModelSpec
+    strategy: Strategy
+    optimizer: Optimizer | None = None
+    num_ranks: int = 1
+    num_threads: int = 0
+    num_gpus: float = 0
+    colocate_with: str | None = None
+    refresh: Refresh | None = None
+
+    def __post_init__(self) -> None:
         for name, value, least in (
-            ("num_ranks", num_ranks, 1),
-            ("num_threads", num_threads, 0),
-            ("num_gpus", num_gpus, 0),
+            ("num_ranks", self.num_ranks, 1),
+            ("num_threads", self.num_threads, 0),
+            ("num_gpus", self.num_gpus, 0),
         ):
             if value < least:
                 raise ValueError(f"{name} must be >= {least}, got {value}")
-        self.model = model
-        self.strategy = strategy
-        self.optimizer = optimizer
-        self.num_ranks = num_ranks
-        self.num_threads = num_threads
-        self.num_gpus = num_gpus
-        self.colocate_with = colocate_with
-        self.refresh = refresh
 
 
 class RoleGroup:

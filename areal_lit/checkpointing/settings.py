@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
+@dataclass(frozen=True, kw_only=True)
 class Best:
     """Which evaluation decides on the best checkpoint.
 
@@ -41,6 +42,7 @@ class Best:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """When to save, what to keep, and how.
 
@@ -56,31 +58,25 @@ class Checkpoint:
         timeout_s: longest that writing one may take.
     """
 
-    def __init__(
-        self,
-        *,
-        every_steps: int = 0,
-        every_minutes: float = 0.0,
-        at_end: bool = True,
-        keep_last: int = 2,
-        best: Best | None = None,
-        export_hf: bool = True,
-        in_background: bool = True,
-        timeout_s: float = 1800.0,
-    ) -> None:
-        for name, value in (("every_steps", every_steps), ("every_minutes", every_minutes), ("keep_last", keep_last)):
+    every_steps: int = 0
+    every_minutes: float = 0.0
+    at_end: bool = True
+    keep_last: int = 2
+    best: Best | None = None
+    export_hf: bool = True
+    in_background: bool = True
+    timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("every_steps", self.every_steps),
+            ("every_minutes", self.every_minutes),
+            ("keep_last", self.keep_last),
+        ):
             if not value >= 0:
                 raise ValueError(f"checkpoint.{name} must be >= 0, got {value}")
-        if not timeout_s > 0:
-            raise ValueError(f"checkpoint.timeout_s must be > 0, got {timeout_s}")
-        self.every_steps = every_steps
-        self.every_minutes = every_minutes
-        self.at_end = at_end
-        self.keep_last = keep_last
-        self.best = best
-        self.export_hf = export_hf
-        self.in_background = in_background
-        self.timeout_s = timeout_s
+        if not self.timeout_s > 0:
+            raise ValueError(f"checkpoint.timeout_s must be > 0, got {self.timeout_s}")
 
     @property
     def is_periodic(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from areal_lit.hookspecs import hookimpl
@@ -12,6 +12,7 @@ from areal_lit.types import Prompt, Sampling
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class Rollout:
     """How many prompts and samples a step takes, how far they may run ahead, and what happens when they fail.
 
@@ -39,76 +40,55 @@ class Rollout:
         num_epochs: passes over the data; null is one with ``end`` and endless with ``next_epoch``.
     """
 
-    def __init__(
-        self,
-        *,
-        groups_per_step: int,
-        samples_per_group: int,
-        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
-        max_staleness: int = 1,
-        max_concurrent: int | None = None,
-        sync_mode: Literal["interrupt", "drain"] = "interrupt",
-        episode_timeout_s: float = 600.0,
-        max_attempts: int = 3,
-        failure_budget: float = 0.1,
-        long_prompts: Literal["drop", "raise"] = "drop",
-        partial_groups: Literal["drop", "train"] = "drop",
-        stale_groups: Literal["drop", "keep"] = "drop",
-        max_rejected_groups: int | None = None,
-        wait_timeout_s: float = 1800.0,
-        when_exhausted: Literal["next_epoch", "end"] = "next_epoch",
-        num_epochs: int | None = None,
-        groups_warmup: Warmup | None = None,
-        length_warmup: Warmup | None = None,
-    ) -> None:
-        for name, value, ok, rule in (
-            ("groups_per_step", groups_per_step, groups_per_step >= 1, ">= 1"),
-            ("samples_per_group", samples_per_group, samples_per_group >= 1, ">= 1"),
-            ("max_staleness", max_staleness, max_staleness >= 0, ">= 0"),
-            ("max_concurrent", max_concurrent, max_concurrent is None or max_concurrent >= 1, ">= 1 or null (derived)"),
-            ("episode_timeout_s", episode_timeout_s, episode_timeout_s > 0, "> 0"),
-            ("max_attempts", max_attempts, max_attempts >= 1, ">= 1"),
-            ("failure_budget", failure_budget, 0 <= failure_budget <= 1, "a share in [0, 1]"),
-            ("max_rejected_groups", max_rejected_groups, max_rejected_groups is None or max_rejected_groups >= 1,
-             ">= 1 or null (derived)"),
-            ("wait_timeout_s", wait_timeout_s, wait_timeout_s > 0, "> 0"),
-            ("num_epochs", num_epochs, num_epochs is None or num_epochs >= 1, ">= 1 or null"),
-        ):  # fmt: skip
-            if not ok:
-                raise ValueError(f"rollout.{name} must be {rule}, got {value}")
-        for name, choice, choices in (
-            ("sync_mode", sync_mode, ("interrupt", "drain")),
-            ("long_prompts", long_prompts, ("drop", "raise")),
-            ("partial_groups", partial_groups, ("drop", "train")),
-            ("stale_groups", stale_groups, ("drop", "keep")),
-            ("when_exhausted", when_exhausted, ("next_epoch", "end")),
+    groups_per_step: int
+    samples_per_group: int
+    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen
+    max_staleness: int = 1
+    max_concurrent: int | None = None
+    sync_mode: Literal["interrupt", "drain"] = "interrupt"
+    episode_timeout_s: float = 600.0
+    max_attempts: int = 3
+    failure_budget: float = 0.1
+    long_prompts: Literal["drop", "raise"] = "drop"
+    partial_groups: Literal["drop", "train"] = "drop"
+    stale_groups: Literal["drop", "keep"] = "drop"
+    max_rejected_groups: int | None = None
+    wait_timeout_s: float = 1800.0
+    when_exhausted: Literal["next_epoch", "end"] = "next_epoch"
+    num_epochs: int | None = None
+    groups_warmup: Warmup | None = None
+    length_warmup: Warmup | None = None
+
+    def __post_init__(self) -> None:
+        for name, ok, rule in (
+            ("groups_per_step", self.groups_per_step >= 1, ">= 1"),
+            ("samples_per_group", self.samples_per_group >= 1, ">= 1"),
+            ("max_staleness", self.max_staleness >= 0, ">= 0"),
+            ("max_concurrent", self.max_concurrent is None or self.max_concurrent >= 1, ">= 1 or null (derived)"),
+            ("episode_timeout_s", self.episode_timeout_s > 0, "> 0"),
+            ("max_attempts", self.max_attempts >= 1, ">= 1"),
+            ("failure_budget", 0 <= self.failure_budget <= 1, "a share in [0, 1]"),
+            (
+                "max_rejected_groups",
+                self.max_rejected_groups is None or self.max_rejected_groups >= 1,
+                ">= 1 or null (derived)",
+            ),
+            ("wait_timeout_s", self.wait_timeout_s > 0, "> 0"),
+            ("num_epochs", self.num_epochs is None or self.num_epochs >= 1, ">= 1 or null"),
+            ("sync_mode", self.sync_mode in ("interrupt", "drain"), "interrupt or drain"),
+            ("long_prompts", self.long_prompts in ("drop", "raise"), "drop or raise"),
+            ("partial_groups", self.partial_groups in ("drop", "train"), "drop or train"),
+            ("stale_groups", self.stale_groups in ("drop", "keep"), "drop or keep"),
+            ("when_exhausted", self.when_exhausted in ("next_epoch", "end"), "next_epoch or end"),
         ):
-            if choice not in choices:
-                raise ValueError(f"rollout.{name} must be {' or '.join(choices)}, got {choice}")
+            if not ok:
+                raise ValueError(f"rollout.{name} must be {rule}, got {getattr(self, name)}")
         for name, warmup, full_name, full in (
-            ("groups_warmup", groups_warmup, "groups_per_step", groups_per_step),
-            ("length_warmup", length_warmup, "sampling.max_new_tokens", sampling.max_new_tokens),
+            ("groups_warmup", self.groups_warmup, "groups_per_step", self.groups_per_step),
+            ("length_warmup", self.length_warmup, "sampling.max_new_tokens", self.sampling.max_new_tokens),
         ):
             if warmup is not None and warmup.start > full:
                 raise ValueError(f"rollout.{name}.start must be at most {full_name} {full}, got {warmup.start}")
-        self.groups_per_step = groups_per_step
-        self.samples_per_group = samples_per_group
-        self.sampling = sampling
-        self.max_staleness = max_staleness
-        self.max_concurrent = max_concurrent
-        self.sync_mode = sync_mode
-        self.episode_timeout_s = episode_timeout_s
-        self.max_attempts = max_attempts
-        self.failure_budget = failure_budget
-        self.long_prompts = long_prompts
-        self.partial_groups = partial_groups
-        self.stale_groups = stale_groups
-        self.max_rejected_groups = max_rejected_groups
-        self.wait_timeout_s = wait_timeout_s
-        self.when_exhausted = when_exhausted
-        self.num_epochs = num_epochs
-        self.groups_warmup = groups_warmup
-        self.length_warmup = length_warmup
 
     def groups_at(self, step: int) -> int:
         """Groups that a step consumes."""

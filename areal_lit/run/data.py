@@ -10,6 +10,7 @@ from areal_lit.contracts import Source
 from areal_lit.evaluation import evaluation_sources
 from areal_lit.prompts import PromptStream
 from areal_lit.text import TextCodec
+from areal_lit.validation import data_modules
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -36,7 +37,7 @@ class RunData:
         """Have every data module read what it has; the tokenizer is loaded too, while ranks load their models."""
         codec = TextCodec(trainer.policy.model, template_kwargs=trainer.template_kwargs)
         codec.load()
-        for module in (trainer.data, *trainer.evaluation.data.values()):
+        for module in data_modules(trainer).values():
             module.setup(codec)
         sources = dict(trainer.data.train())
         return cls(

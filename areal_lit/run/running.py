@@ -64,7 +64,7 @@ def _check(broken: list[str]) -> None:
 def _with_policy_from(trainer: Trainer, model: Path) -> Trainer:
     """The trainer with another model in its policy; the user's own object stays as it is."""
     changed = copy.copy(trainer)
-    changed.policy = copy.copy(trainer.policy)
-    changed.policy.model = replace(trainer.policy.model, path=str(model.resolve()), config=None)
+    spec = replace(trainer.policy.model, path=str(model.resolve()), config=None)
+    changed.policy = replace(trainer.policy, model=spec)
     changed.config = {}
     return changed

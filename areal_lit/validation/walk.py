@@ -43,4 +43,5 @@ def roles(trainer: Trainer) -> dict[str, Role]:
 
 def data_modules(trainer: Trainer) -> dict[str, DataModule]:
     """The training data and further evaluation sets, by path."""
-    return {"data": trainer.data, **{f"evaluation.data.{name}": m for name, m in trainer.evaluation.data.items()}}
+    further = trainer.evaluation.data or {}
+    return {"data": trainer.data, **{f"evaluation.data.{name}": module for name, module in further.items()}}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class WeightSync:
     """When weights go to the engine, how long that may take, and how it is checked.
 
@@ -24,33 +26,23 @@ class WeightSync:
         abort_above: difference that ends the run; None: by precision.
     """
 
-    def __init__(
-        self,
-        *,
-        interval: int = 1,
-        timeout_s: float = 300.0,
-        probe_first: int = 2,
-        probe_every: int = 50,
-        probe_tokens: int = 16,
-        probe_prompts: int = 2,
-        warn_above: float | None = None,
-        abort_above: float | None = None,
-    ) -> None:
+    interval: int = 1
+    timeout_s: float = 300.0
+    probe_first: int = 2
+    probe_every: int = 50
+    probe_tokens: int = 16
+    probe_prompts: int = 2
+    warn_above: float | None = None
+    abort_above: float | None = None
+
+    def __post_init__(self) -> None:
         for name, value, least in (
-            ("interval", interval, 1), ("probe_first", probe_first, 0), ("probe_every", probe_every, 0),
-            ("probe_tokens", probe_tokens, 1), ("probe_prompts", probe_prompts, 1),
+            ("interval", self.interval, 1), ("probe_first", self.probe_first, 0), ("probe_every", self.probe_every, 0),
+            ("probe_tokens", self.probe_tokens, 1), ("probe_prompts", self.probe_prompts, 1),
         ):  # fmt: skip
             if value < least:
                 raise ValueError(f"sync.{name} must be >= {least}, got {value}")
-        if timeout_s <= 0:
-            raise ValueError(f"sync.timeout_s must be > 0, got {timeout_s}")
-        if warn_above is not None and abort_above is not None and warn_above > abort_above:
-            raise ValueError(f"sync.warn_above must be <= sync.abort_above, got {warn_above} > {abort_above}")
-        self.interval = interval
-        self.timeout_s = timeout_s
-        self.probe_first = probe_first
-        self.probe_every = probe_every
-        self.probe_tokens = probe_tokens
-        self.probe_prompts = probe_prompts
-        self.warn_above = warn_above
-        self.abort_above = abort_above
+        if self.timeout_s <= 0:
+            raise ValueError(f"sync.timeout_s must be > 0, got {self.timeout_s}")
+        if self.warn_above is not None and self.abort_above is not None and self.warn_above > self.abort_above:
+            raise ValueError(f"sync.warn_above must be <= sync.abort_above, got {self.warn_above} > {self.abort_above}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_data_that_leaves_nothing_to_train_ends_the_run(
 @pytest.mark.slow
 def test_a_sequence_that_fits_the_model_and_no_microbatch_is_too_long_as_well(tmp_path: Path) -> None:
     run = small(tmp_path, data=Rows(["12345678"] * 8), rollout={"long_prompts": "raise"})
-    run.policy.strategy = Single(max_tokens_per_microbatch=10)
+    run.policy = replace(run.policy, strategy=Single(max_tokens_per_microbatch=10))
     with pytest.raises(ValueError, match=r"8 prompt tokens .* more than 10, policy.strategy.max_tokens_per_microbatch"):
         run.fit()
 

@@ -28,6 +28,7 @@ from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.trainer import Trainer
 from areal_lit.types import Prompt, Trajectory
+from areal_lit.validation import BrokenRules
 from areal_lit.weight_sync import WeightSyncError
 from areal_lit_algorithms.sft import SFT
 from areal_lit_data.arithmetic import Arithmetic
@@ -492,7 +493,7 @@ def test_a_failing_hook_ends_the_run_and_is_named(tmp_path: Path) -> None:
 
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     leave_a_run(tmp_path / "quickstart")
-    with pytest.raises(FileExistsError, match="--resume auto"):
+    with pytest.raises(BrokenRules, match="--resume auto"):
         trainer("quickstart", tmp_path).fit()
 
 

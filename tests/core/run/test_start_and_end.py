@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_loggers_hear_of_the_checkpoint_that_a_failure_interrupted(tmp_path: Pat
         "quickstart_inline",
         overrides=[f"runs_dir={tmp_path}", "checkpoint={every_steps: 1, at_end: false, export_hf: false}"],
     )
-    trainer.policy.strategy = SavesLate()
+    trainer.policy = replace(trainer.policy, strategy=SavesLate())
     trainer.loggers, trainer.callbacks = [Artifacts(told)], [FailsAfterOneStep()]
     with pytest.raises(HookError, match="boom"):
         trainer.fit()

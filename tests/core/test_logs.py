@@ -83,19 +83,20 @@ def test_what_was_dropped_before_a_run_went_on_is_counted_too(tmp_path: Path) ->
 
 def test_a_file_that_cannot_be_begun_anew_loses_nothing_and_is_later(tmp_path: Path) -> None:
     file = BoundedFile(tmp_path / "x.log", max_bytes=10, num_files=3)
-    for letter in (b"a", b"b"):
-        file.write(letter * 10)
+    file.write(b"a" * 10)
+    file.write(b"b" * 9)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         for _ in range(3):
             with pytest.raises(OSError, match="Too many open files"):
                 file.write(b"c" * 10)
+        file.write(b"c")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     file.write(b"d" * 10)
     file.close()
-    assert [each.read_bytes() for each in rotated(tmp_path / "x.log")] == [b"a" * 10, b"b" * 10, b"d" * 10]
+    assert [each.read_bytes() for each in rotated(tmp_path / "x.log")] == [b"a" * 10, b"b" * 9 + b"c", b"d" * 10]
     assert file.dropped_bytes == 0
 
 

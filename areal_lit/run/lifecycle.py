@@ -18,7 +18,7 @@ import pluggy
 from areal_lit.activity import Activity
 from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, find, read_state
 from areal_lit.collector import collected_later
-from areal_lit.contracts import Callback, Component, Process
+from areal_lit.contracts import Callback, Process
 from areal_lit.plugins import create_plugin_manager, load_defaults, tell_all
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
@@ -34,9 +34,8 @@ from areal_lit.run.phase_clock import PhaseClock
 from areal_lit.run.policies import DefaultPolicies
 from areal_lit.run.processes import check_refreshes, set_up, start_engines, start_roles
 from areal_lit.run.run import Run, Status
-from areal_lit.run.state import RunState
+from areal_lit.run.state import RunState, run_components
 from areal_lit.secrets import redact
-from areal_lit.validation import components
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -160,7 +159,7 @@ class Lifecycle:
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
         check_refreshes(groups)
-        parts = {**components(trainer), **_listed("callbacks", callbacks), **_listed("loggers", self._loggers.members)}
+        parts = run_components(trainer, callbacks=callbacks, loggers=self._loggers.members)
         state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:
             self._restore(state, checkpoint, data)
@@ -250,8 +249,3 @@ class Lifecycle:
                 logger.error("%s", error)
         if errors and status == "finished":  # else what ended the run is what is raised
             raise errors[0]
-
-
-def _listed(name: str, parts: Sequence[Component]) -> dict[str, Component]:
-    """Components by path, as ``components`` has those that the recipe lists."""
-    return {f"{name}.{index}": part for index, part in enumerate(parts)}

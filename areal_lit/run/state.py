@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ import pluggy
 
 from areal_lit import random_states
 from areal_lit.checkpointing import Captured
-from areal_lit.contracts import Component
+from areal_lit.contracts import Callback, Component, RunLogger
 from areal_lit.roles import RoleGroup
 from areal_lit.secrets import redact
+from areal_lit.validation import components
 
 if TYPE_CHECKING:
     from areal_lit.run.offline import OfflineBatches
@@ -112,6 +113,15 @@ class RunState:
                 component.load_state_dict(saved["state"])
         random_states.restore(state["random"])
         self._hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=directory)
+
+
+def run_components(
+    trainer: Trainer, *, callbacks: Sequence[Callback], loggers: Sequence[RunLogger]
+) -> dict[str, Component]:
+    """Every component of a run by its path in the recipe, which the defaults of callbacks and loggers are given too."""
+    listed = {"callbacks": callbacks, "loggers": loggers}
+    of_run = {f"{name}.{index}": part for name, parts in listed.items() for index, part in enumerate(parts)}
+    return {**components(trainer), **of_run}
 
 
 def _class_path(component: Component) -> str:

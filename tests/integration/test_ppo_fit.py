@@ -1,4 +1,4 @@
-"""PPO through ``Trainer.fit``: two mini-batches, a critic that begins a step before the policy, a KL weight that moves."""
+"""PPO through ``Trainer.fit``: two mini-batches, a critic that begins a step earlier, a KL weight that moves."""
 
 from __future__ import annotations
 

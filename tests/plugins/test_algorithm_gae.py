@@ -23,6 +23,7 @@ from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.pieces.gae import LengthLambda, Steps, at_last_token, gae, reward_to_go, to_go
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.ppo import PPO
+from areal_lit_algorithms.reinforce_pp import ReinforcePP
 
 
 def ragged(seed: int) -> TokenBatch:
@@ -133,6 +134,12 @@ def test_without_discount_everything_still_to_come_counts() -> None:
     reward_T = torch.tensor([9.0, 1.0, 9.0, 2.0, 9.0, 9.0, 9.0, 4.0])
     assert reward_to_go(batch, reward_T).tolist() == [0, 3, 0, 2, 0, 0, 0, 4]
     assert reward_to_go(batch, reward_T, gamma=0.5).tolist() == [0, 2, 0, 2, 0, 0, 0, 4]
+
+
+def test_reinforce_pp_discounts_per_token() -> None:
+    algorithm = ReinforcePP(gamma=0.5, advantage_norm=None, kl_weight=0.0)
+    batch = make_batch(algorithm, [1], [8.0], [[1, 0, 1, 1]])
+    assert algorithm.prepare(batch)["advantage"].tolist() == [0, 2, 0, 4, 8]
 
 
 def test_a_step_without_loss_tokens_has_no_advantages() -> None:

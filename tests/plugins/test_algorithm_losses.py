@@ -74,6 +74,8 @@ def test_a_sequence_has_one_ratio_and_each_token_its_share_of_the_gradient() -> 
     ("log_ratios", "threshold", "kept"),
     [
         ([0.1, -0.5, 0.2], 0.04, [True, False, True]),
+        ([0.1, 0.25], 0.04, [True, True]),
+        ([0.1, 0.3], 0.04, [True, False]),
         ([0.1, -0.1, 0.1], 0.04, [True, True, True]),
         ([0.3, -0.3, 0.1], 0.03, [False, False, True]),
         ([1.0, -1.0], 0.04, [True, True]),
@@ -92,20 +94,20 @@ def test_the_second_moment_of_what_stays_is_below_its_bound(
 @pytest.mark.parametrize(
     ("shape", "value_clip", "expected", "clipped"),
     [
-        ("squared", None, [0.5, 0.0, 2.0, 200.0], None),
-        ("squared", 0.5, [1.125, 0.125, 2.0, 220.5], 0.75),
-        ("huber", None, [0.5, 0.0, 2.0, 150.0], None),
+        ("squared", None, [0.5, 0.0, 2.0, 200.0, 2.0], None),
+        ("squared", 0.5, [1.125, 0.125, 2.0, 220.5, 2.0], 0.6),
+        ("huber", None, [0.5, 0.0, 2.0, 150.0, 2.0], None),
     ],
 )
 def test_value_loss(shape: Any, value_clip: float | None, expected: list[float], clipped: float | None) -> None:
-    value = torch.tensor([2.0, 1.0, 1.0, 20.0, float("nan")], requires_grad=True)
-    old = torch.tensor([1.0, 0.0, 1.0, 21.5, 1e9])
-    returns = torch.tensor([3.0, 1.0, 3.0, 0.0, float("inf")])
-    mask = torch.tensor([True] * 4 + [False])
+    value = torch.tensor([2.0, 1.0, 1.0, 20.0, 3.0, float("nan")], requires_grad=True)
+    old = torch.tensor([1.0, 0.0, 1.0, 21.5, 1.0, 1e9])
+    returns = torch.tensor([3.0, 1.0, 3.0, 0.0, 1.0, float("inf")])
+    mask = torch.tensor([True] * 5 + [False])
     loss, metrics = clipped_value(value, old, returns, mask, value_clip=value_clip, shape=shape)
     assert loss.tolist() == pytest.approx([*expected, 0.0])
     assert {m.name: m.value for m in metrics}.get("value_clipped") == clipped
-    assert torch.autograd.grad(loss.sum(), value)[0][4] == 0
+    assert torch.autograd.grad(loss.sum(), value)[0][5] == 0
 
 
 def test_overlong_penalty_grows_through_the_buffer() -> None:

@@ -82,11 +82,11 @@ class Rejection:
         return statistic_T.clamp(self.lower, self.upper), metrics
 
     def _aggregated(self, x_T: Tensor, batch: TokenBatch) -> Tensor:
-        """Over each sequence's loss tokens, [S]; 0 where there are none."""
+        """Over each sequence's loss tokens, [S]; 0 where there are none. ``x`` is 0 outside the mask."""
         if self.aggregate == "mean":
             return batch.segment_mean(x_T)
         if self.aggregate == "sum":
-            return batch.segment_sum(masked(x_T, batch["loss_mask"]))
+            return batch.segment_sum(x_T)
         lowest_T = x_T.where(batch["loss_mask"], float("-inf"))
         highest_S = lowest_T.new_full((batch.num_segments,), float("-inf"))
         highest_S = highest_S.scatter_reduce(0, batch["segment"], lowest_T, "amax")

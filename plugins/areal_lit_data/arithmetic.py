@@ -18,8 +18,8 @@ class Arithmetic(DataModule):
     """Arithmetic problems made on access; training and evaluation never share one.
 
     Fields: ``answer`` ("85") and ``completion``, the same unless ``noise`` made it wrong; with ``pairs`` also
-    ``chosen``, the answer, and ``rejected``, a wrong one. All distinct problems are passed in shuffled order before one
-    comes again, with wrong numbers drawn afresh.
+    ``chosen``, the answer, and ``rejected``, that of another problem. All distinct problems are passed in shuffled
+    order before one comes again, with what is wrong drawn afresh.
 
     Args:
         digits: of each operand, at most; operands start at 0.
@@ -109,21 +109,27 @@ class Problems(Sequence[Example]):
         problem, left = divmod(problem, 10**self.task.digits)
         which, right = divmod(problem, 10**self.task.digits)
         operator = self.task.operators[which]
-        answer = {"+": left + right, "-": left - right, "*": left * right}[operator]
+        answer = _answer(operator, left, right)
         fields = {"answer": str(answer), "completion": str(answer)}
         if self.noise:
             draw = Random(f"{self.task.seed}/noise/{index}")
             if draw.random() < self.noise:
-                fields["completion"] = _wrong(answer, draw)
+                delta = draw.choice([delta for delta in DELTAS if answer < 0 or answer + delta >= 0])
+                fields["completion"] = str(answer + delta)
         if self.task.pairs:
-            fields["chosen"] = str(answer)
-            fields["rejected"] = _wrong(answer, Random(f"{self.task.seed}/rejected/{index}"))
+            fields |= {"chosen": str(answer), "rejected": str(self._other_answer(operator, answer, index))}
         return Example(prompt=f"{left}{operator}{right}=", fields=fields)
 
+    def _other_answer(self, operator: str, answer: int, index: int) -> int:
+        """That of another problem, drawn at random."""
+        draw, size = Random(f"{self.task.seed}/rejected/{index}"), 10**self.task.digits
+        while (other := _answer(operator, draw.randrange(size), draw.randrange(size))) == answer:
+            pass
+        return other
 
-def _wrong(answer: int, draw: Random) -> str:
-    """A number that is off by a small amount; none is negative unless the answer is."""
-    return str(answer + draw.choice([delta for delta in DELTAS if answer < 0 or answer + delta >= 0]))
+
+def _answer(operator: str, left: int, right: int) -> int:
+    return {"+": left + right, "-": left - right, "*": left * right}[operator]
 
 
 class Permutation:

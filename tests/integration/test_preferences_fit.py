@@ -13,21 +13,24 @@ import pytest
 import torch
 from every_role import EveryRole
 
-from areal_lit import Refresh, Role, Rollout, Trainer, hookimpl
+from areal_lit import Refresh, Role, Rollout, Trainer, hookimpl, recipes
 from areal_lit.checkpointing import Checkpoint
 from areal_lit.contracts import Callback
-from areal_lit.evaluation import Evaluation
+from areal_lit.evaluation import Evaluation, evaluation_prompts
 from areal_lit.models import load_causal_lm, resolve
 from areal_lit.testing.strategy_case import plain_outputs
+from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import ModelSpec
 from areal_lit_algorithms.dpo import DPO
+from areal_lit_algorithms.reward_model import RewardModel
 from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_data.preference_jsonl import PreferenceJsonl
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
 from areal_lit_loggers.csv import Csv
 from areal_lit_optimizers.adamw import AdamW
+from areal_lit_rewards.reward_model import RewardModel as RewardModelReward
 from areal_lit_single.strategy import Single
 
 MODEL = ModelSpec(path="package:areal_lit_recipes/quickstart_model")
@@ -149,3 +152,36 @@ def test_a_reference_follows_the_policy_and_resumes_exactly(tmp_path: Path) -> N
     fixed = fit("fixed", None, max_steps=4, deterministic=True)
     assert whole[0] == fixed[0]
     assert whole[1:] != fixed[1:]
+
+
+IN_ONE_PROCESS = ["launcher=inline", "loggers=[csv]", "callbacks=[]", "evaluation={at_end: true}"]
+
+
+@pytest.mark.slow
+def test_right_sums_are_told_from_wrong_ones_by_a_reward_model_that_then_scores_rollouts(tmp_path: Path) -> None:
+    here = f"runs_dir={tmp_path}"
+    run = recipes.load("quickstart_reward_model", overrides=[*IN_ONE_PROCESS, here, "max_steps=60"]).fit()
+    accuracy = read(run)[-1]["eval/arithmetic/pair_accuracy"]
+    assert accuracy > 0.75
+    (checkpoint,) = (run / "checkpoints").glob("step-*")
+    model = ModelSpec(path=str(checkpoint / "hf"))
+
+    reward, algorithm, codec = RewardModelReward(model=model), RewardModel(), TextCodec(MODEL)
+    reward.setup()
+    margins = []
+    for prompt in evaluation_prompts("arithmetic", Arithmetic(pairs=True).evaluation()["arithmetic"], None):
+        chosen, rejected = reward.score_group(algorithm.encode(prompt, codec))
+        margins.append(chosen - rejected)
+    assert sum(margin > 0 for margin in margins) / len(margins) == accuracy
+
+    scored = f"reward={{class_path: reward_model, init_args: {{model: {{path: '{model.path}'}}}}}}"
+    online = [here, scored, "max_steps=1", "name=online", "loggers=[csv]", "callbacks=[]", "rewarding.num_workers=1"]
+    (row,) = read(recipes.load("quickstart", overrides=[*online, "checkpoint.at_end=false"]).fit())
+    assert row["reward/unscored"] == 0
+    assert min(margins) < row["rollout/reward"] != 0
+
+
+@pytest.mark.slow
+def test_right_sums_are_told_from_wrong_ones_by_dpo(tmp_path: Path) -> None:
+    fit = recipes.load("quickstart_dpo", overrides=[*IN_ONE_PROCESS, f"runs_dir={tmp_path}", "max_steps=60"])
+    assert read(fit.fit())[-1]["eval/arithmetic/pair_accuracy"] >= 0.95

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from areal_lit.testing import check_data, tiny_spec
 from areal_lit.text import TextCodec
-from areal_lit_data.arithmetic import DELTAS, Arithmetic, Permutation
+from areal_lit_data.arithmetic import Arithmetic, Permutation
 
 
 def examples(task, split="train"):
@@ -85,11 +85,14 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 
 def test_pairs_have_a_right_and_a_wrong_completion() -> None:
-    data = Arithmetic(pairs=True, num_eval=8, seed=3)
+    data = Arithmetic(pairs=True, num_eval=64, seed=3)
     for source in (*data.train().values(), *data.evaluation().values()):
-        for example in source.examples[:8]:
+        rejected = set()
+        for example in source.examples[:64]:
             left, right = example.prompt.removesuffix("=").split("+")
             assert example.fields["chosen"] == str(int(left) + int(right)) == example.fields["answer"]
-            wrong = int(example.fields["rejected"]) - int(example.fields["chosen"])
-            assert wrong in DELTAS
+            assert example.fields["rejected"] != example.fields["chosen"]
+            rejected.add(int(example.fields["rejected"]))
+        assert len(rejected) > 32
+        assert rejected <= set(range(199))
     assert "chosen" not in Arithmetic().train()["arithmetic"].examples[0].fields

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
 from areal_lit.logs import Logs
 from areal_lit_launchers.local import Local
 from areal_lit_launchers.local.channel import dumps, loads
+from areal_lit_launchers.local.child import Child
 from areal_lit_launchers.local.gpus import GpuPool
 
 HERE = str(Path(__file__).parent)
@@ -65,6 +67,28 @@ def test_a_hung_rank_leaves_its_stacks(local, deaths):
     death = deaths.get(timeout=20)
     assert "did not answer hold_the_gil within 1 s" in str(death)
     assert "in hold_the_gil" in death.log_tail
+
+
+class Silent(Child):
+    """Notes when it is taken for hung."""
+
+    hung = False
+
+    def hang(self, reason: str) -> None:
+        self.hung = True
+
+
+def test_a_slow_start_is_no_hang():
+    process = SimpleNamespace(pid=1)
+    child = Silent(name="engine-0", rank=0, process=process, log=None, spawner=None, on_death=print, hang_timeout_s=3.0)
+    child.check(child.last_seen + 50)
+    assert not child.hung, "a busy machine may take a while to start an interpreter"
+    child.check(child.last_seen + 61)
+    assert child.hung
+    child.hung = False
+    child.seen()
+    child.check(child.last_seen + 4)
+    assert child.hung, "once it has spoken the limit is hang_timeout_s"
 
 
 def test_a_killed_rank_is_reported_with_its_signal(local, deaths):
@@ -223,6 +247,7 @@ def test_process_arguments_must_be_importable(local):
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 import psutil
 sys.path.insert(0, sys.argv[1])
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec

@@ -15,6 +15,8 @@ from areal_lit.logs import LogPipe
 from areal_lit_launchers.local.spawner import Spawner, Started
 
 LOG_TAIL_LINES = 30
+FIRST_SIGN_S = 60.0
+"""How long a process may take to its first sign of life: its interpreter starts, on a machine that may be busy."""
 
 
 class Child:
@@ -45,6 +47,7 @@ class Child:
         self.hang_timeout_s = hang_timeout_s
         self.dumps_stacks = dumps_stacks
         self.last_seen = time.monotonic()
+        self.has_spoken = False
         self.death: Death | None = None
         self.is_stopping = False
         self.at_end: list[Callable[[Death], None]] = []
@@ -61,7 +64,7 @@ class Child:
 
     def _wait(self) -> None:
         self.process.await_start()
-        self.seen()
+        self.last_seen = time.monotonic()
         code = self.process.await_end()
         self.kill()  # its own children
         self._spawner.tell(f"-{self.process.pid}")
@@ -73,12 +76,15 @@ class Child:
         self.end(("was killed" if code < 0 else "exited") + self.process.note, code)
 
     def seen(self) -> None:
+        """It gave a sign of life."""
+        self.has_spoken = True
         self.last_seen = time.monotonic()
 
     def check(self, now: float) -> None:
         """Declare it hung after too long a silence."""
         silence_s = now - self.last_seen
-        if self.process.pid and self.hang_timeout_s and silence_s > self.hang_timeout_s:
+        limit_s = self.hang_timeout_s if self.has_spoken else max(self.hang_timeout_s, FIRST_SIGN_S)
+        if self.process.pid and self.hang_timeout_s and silence_s > limit_s:
             self.hang(f"gave no sign of life for {silence_s:.1f} s")
 
     def hang(self, reason: str) -> None:

@@ -231,7 +231,7 @@ class Local(Launcher):
             now = time.monotonic()
             if now - before > 2.0:  # this process itself was suspended: nobody's silence counts
                 for child in self._children():
-                    child.seen()
+                    child.last_seen = now
             before = now
             for group in list(self._groups):
                 for rank in group.ranks:

@@ -3,8 +3,8 @@
     python -c 'import kill_run; kill_run.main()' DIRECTORY [PHASE STEP VICTIM DELAY_S]
 
 Two epochs of 20 prompts, 4 a step, on the launcher ``local`` with the engine ``transformers``. It resumes what it
-finds. Beside the loop's phases there are ``writing``, while a checkpoint is on its way to disk, and ``loading``, when a
-resume has restored one.
+finds. Beside the loop's phases there are ``writing``, when all of a checkpoint is on disk but the file that makes it
+count, and ``loading``, when a resume has restored one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,6 @@ MAX_STALENESS = 2
 CHECKPOINT_EVERY = 2
 SCORE_S = 0.02
 """Slow enough for rewards to be what a run mostly waits for."""
-
-BALLAST_BYTES = 32 * 2**20
-"""Added to a checkpoint during whose writing the blow falls: on its way to disk for some tenths of a second."""
 
 HELD_PROMPT = 22
 """Admitted with version 3: its reward is being computed when a blow falls on a reward worker at step 4 or later."""
@@ -143,13 +141,12 @@ class Strike(Callback):
     @hookimpl
     def checkpoint_save(self, step: int, directory: Path) -> None:
         if ("writing", step) == self.at:
-            (directory / "ballast").write_bytes(bytes(BALLAST_BYTES))
-            threading.Thread(target=self.strike_while_syncing, args=(directory,), daemon=True).start()
+            sys.addaudithook(partial(self.strike_before, str(directory / "complete.json")))
 
-    def strike_while_syncing(self, directory: Path) -> None:
-        while not (directory / "state.json").exists():  # the last file that is written before all are synced
-            time.sleep(0.001)
-        self.strike_in(*self.at)
+    def strike_before(self, file: str, event: str, arguments: Sequence[object]) -> None:
+        """All else of the checkpoint is on disk by then."""
+        if event == "open" and str(arguments[0]) == file and arguments[1] == "w":
+            self.strike_in(*self.at)
 
     def strike_in(self, name: str, step: int) -> None:
         if (name, step) == self.at and self.delay_s:

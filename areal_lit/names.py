@@ -12,5 +12,6 @@ def closest(name: str, known: Iterable[str]) -> str:
     if not names:
         return "there are none"
     of_lower = {other.lower(): other for other in names}
-    similar = difflib.get_close_matches(name.lower(), of_lower, n=1)
+    similar = difflib.get_close_matches(name.lower(), of_lower)
+    similar.sort(key=lambda other: sorted(other) != sorted(name.lower()))  # two letters in the wrong order come first
     return f"did you mean {of_lower[similar[0]]}?" if similar else f"known: {', '.join(names)}"

@@ -138,7 +138,7 @@ def test_a_run_that_finishes(tmp_path: Path) -> None:
     assert "rank ***" in (run / "logs" / "policy-0.log").read_text()
     assert "step 1: ***" in (run / "logs" / "controller.log").read_text()
     assert "'api_key': '***'" in (run / "given.txt").read_text()
-    assert '"completion": "***' in (run / "samples.jsonl").read_text()
+    assert '"completion":"***' in (run / "samples.jsonl").read_text()
     shown = areal_lit(tmp_path, "samples", str(run))
     assert surviving(shown.stdout) == []
 

@@ -59,6 +59,6 @@ def _fits(hint: Any, value: Any) -> bool:
     parser.add_argument("--value", type=hint)
     try:
         parser.parse_object({"value": value})
-    except ArgumentError:
+    except (ArgumentError, OverflowError):  # the latter: an integer beyond any float
         return False
     return True

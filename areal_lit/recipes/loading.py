@@ -192,10 +192,20 @@ class _GivenTwice(ValueError):
 
 
 def _loader() -> Any:
-    """PyYAML's safe loader, which reads ``1e-4`` as a number and refuses a key that is given twice."""
+    """PyYAML's safe loader, which reads ``1e-4`` as a number and refuses keys given twice and what holds itself."""
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                alias = self.peek_event()
+                target = self.anchors.get(alias.anchor)
+                if target is not None and target.end_mark is None:  # it has not ended where it is named
+                    raise yaml.composer.ComposerError(
+                        None, None, f"*{alias.anchor} stands inside of what it names; write it out", alias.start_mark
+                    )
+            return super().compose_node(parent, index)
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             merge = "tag:yaml.org,2002:merge"  # `<<: *other`, whose keys those given here override
             keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]

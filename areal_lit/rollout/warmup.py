@@ -7,6 +7,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import final
 
+STEPS_LIMIT = 1_000_000
+"""The sums over a warm-up's steps are kept."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Warmup:
         for name in ("start", "steps", "multiple_of"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of a warm-up must be >= 1, got {getattr(self, name)}")
+        if self.steps > STEPS_LIMIT:
+            raise ValueError(f"steps of a warm-up must be <= {STEPS_LIMIT}, got {self.steps}")
         if self.start % self.multiple_of:
             raise ValueError(f"start of a warm-up must be a multiple of {self.multiple_of}, got {self.start}")
 

@@ -106,13 +106,25 @@ def leftovers(path: Path) -> list[Path]:
 
 def refusal(path: Path, *, resume: bool, overwrite: bool) -> str:
     """Why a run could not use a directory, with the way out; empty if it could. Writes nothing."""
-    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     way_out = "choose another place (--runs_dir DIR, runs_dir=...)"
+    try:
+        existing = next(place for place in (path.absolute(), *path.absolute().parents) if _exists(place))
+    except (OSError, ValueError) as error:  # the latter: characters that no path holds
+        return f"{str(path)!r} cannot be made: {error}; {way_out}"
     if not existing.is_dir():
         return f"{path} cannot be made: {existing} is a file; {way_out}"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{path} cannot be made: {existing} is not writable; change its permissions or {way_out}"
     return _taken(path) if not resume and not overwrite and _holds_run(path) else ""
+
+
+def _exists(place: Path) -> bool:
+    """Whether there is something; raises where that cannot be known, of which ``Path.exists`` hides a part."""
+    try:
+        place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _taken(path: Path) -> str:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 NAME_LIMIT = 128
+NAME_LIMIT_BYTES = 240
+"""File systems take 255, and a suffix may follow."""
 
 
 def run_rules(trainer: Trainer) -> Iterator[str]:
@@ -23,6 +25,8 @@ def run_rules(trainer: Trainer) -> Iterator[str]:
         yield f"name is a directory name below runs_dir and must not hold '/' or '\\' or start with '.', got {name!r}"
     elif len(name) > NAME_LIMIT or not name.isprintable():
         yield f"name must be at most {NAME_LIMIT} printable characters, got {len(name)}: {name[:NAME_LIMIT]!r}"
+    elif len(name.encode()) > NAME_LIMIT_BYTES:
+        yield f"name must be at most {NAME_LIMIT_BYTES} bytes in UTF-8, got {len(name.encode())}: {name!r}"
     if not trainer.call_timeout_s > 0:
         yield f"call_timeout_s must be > 0, got {trainer.call_timeout_s}"
     if trainer.num_minibatches < 1:
@@ -39,8 +43,8 @@ def _minibatch_rules(trainer: Trainer) -> Iterator[str]:
     if wanted > samples:
         yield f"num_minibatches {wanted} is more than the {samples} samples of a step; lower it"
     elif samples % wanted:
-        fitting = [number for number in range(1, samples + 1) if samples % number == 0]
-        nearest = min(fitting, key=lambda number: abs(number - wanted))
+        around = (wanted + sign * distance for distance in range(1, wanted) for sign in (-1, 1))
+        nearest = next(number for number in around if samples % number == 0)  # at the latest 1
         yield (
             f"num_minibatches {wanted} does not divide the {samples} samples of a step (groups_per_step times "
             f"samples_per_group); set it to {nearest}"

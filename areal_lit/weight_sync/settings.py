@@ -42,7 +42,10 @@ class WeightSync:
         ):  # fmt: skip
             if value < least:
                 raise ValueError(f"sync.{name} must be >= {least}, got {value}")
-        if self.timeout_s <= 0:
+        if not self.timeout_s > 0:
             raise ValueError(f"sync.timeout_s must be > 0, got {self.timeout_s}")
+        for name, limit in (("warn_above", self.warn_above), ("abort_above", self.abort_above)):
+            if limit is not None and not limit >= 0:  # nothing is above nan
+                raise ValueError(f"sync.{name} must be >= 0, got {limit}")
         if self.warn_above is not None and self.abort_above is not None and self.warn_above > self.abort_above:
             raise ValueError(f"sync.warn_above must be <= sync.abort_above, got {self.warn_above} > {self.abort_above}")

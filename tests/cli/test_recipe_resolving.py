@@ -274,6 +274,7 @@ def test_files_and_shipped_names(tmp_path: Path) -> None:
         (b"a: " + b"[" * 5000, "is nested too deeply"),
         (b"a: " + b"9" * 5000, "is no valid YAML"),
         (b"a: 2020-99-99", "is no valid YAML"),
+        (b"a: &a\n  b: [*a]\n", r"is no valid YAML: \*a stands inside of what it names"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -294,3 +295,8 @@ def test_an_override_that_yaml_cannot_hold_is_text() -> None:
     assert parse_value("[" * 5000) == "[" * 5000
     with pytest.raises(RecipeError, match="'a' is given twice"):
         parse_value("{a: 1, a: 2}")
+
+
+def test_a_number_beyond_every_other_is_refused_in_a_sentence() -> None:
+    with pytest.raises(RecipeError, match=r"policy\.optimizer\.init_args\.lr must be a number, got 1000"):
+        resolve(["quickstart"], ["--policy.optimizer.lr", "1" + "0" * 400])

@@ -72,6 +72,7 @@ def test_values_on_the_way_are_multiples() -> None:
     [
         (lambda: Warmup(start=0, steps=1), "start of a warm-up must be >= 1, got 0"),
         (lambda: Warmup(start=1, steps=0), "steps of a warm-up must be >= 1, got 0"),
+        (lambda: Warmup(start=1, steps=10**30), "steps of a warm-up must be <= 1000000, got 1"),
         (lambda: Warmup(start=3, steps=1, multiple_of=2), "must be a multiple of 2, got 3"),
         (
             lambda: Rollout(groups_per_step=4, samples_per_group=1, groups_warmup=Warmup(start=5, steps=1)),

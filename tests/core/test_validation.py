@@ -127,6 +127,12 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         },
         "rollout.length_warmup is given, but SFT learns without rollouts; remove it",
     ),
+    "no divisor but far away": (
+        lambda: {"num_minibatches": 3, "rollout": rollout(groups_per_step=2**60)},
+        "does not divide the 2305843009213693952 samples of a step (groups_per_step times samples_per_group); set it "
+        "to 2",
+    ),
+    "name of too many bytes": (lambda: {"name": "é" * 121}, "name must be at most 240 bytes in UTF-8, got 242"),
     "no minibatch": (lambda: {"num_minibatches": 0}, "num_minibatches must be >= 1, got 0"),
     "inference": (lambda: {"inference": None}, "inference is missing: GRPO learns from rollouts"),
     "staleness": (lambda: {"sync": WeightSync(interval=3)}, "rollout.max_staleness 1 must be >= sync.interval - 1 = 2"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from concurrent.futures import Future
 
 import numpy as np
@@ -338,7 +339,16 @@ def test_the_limits_follow_the_precision(caplog, off, dtype, outcome):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"interval": 0}, {"timeout_s": 0}, {"probe_tokens": 0}, {"warn_above": 1.0, "abort_above": 0.5}]
+    "settings",
+    [
+        {"interval": 0},
+        {"timeout_s": 0},
+        {"timeout_s": math.nan},
+        {"probe_tokens": 0},
+        {"warn_above": 1.0, "abort_above": 0.5},
+        {"abort_above": math.nan},
+        {"warn_above": -1.0},
+    ],
 )
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match=r"sync\.\w+ must be"):

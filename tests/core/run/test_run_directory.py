@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from areal_lit.logs import Logs
-from areal_lit.run.directory import RunDirectory, redact
+from areal_lit.run.directory import RunDirectory, redact, refusal
 
 
 def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
@@ -194,3 +194,12 @@ def test_the_package_logs_as_before_afterwards(tmp_path: Path) -> None:
     with opened(tmp_path):
         assert package.isEnabledFor(logging.INFO)
     assert (package.level, package.propagate, list(package.handlers)) == before
+
+
+@pytest.mark.parametrize(("name", "reason"), [("a" * 300, "File name too long"), ("a\0b", "null byte")])
+def test_a_path_that_no_file_system_takes_is_refused_before_anything_starts(
+    name: str, reason: str, tmp_path: Path
+) -> None:
+    told = refusal(tmp_path / name / "run", resume=False, overwrite=False)
+    assert "cannot be made" in told
+    assert reason in told

@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", metavar="RUN", help="a run's directory")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="which samples, in which order; see below")
     parser.add_argument("--follow", action="store_true", help="begin with the newest, and show new ones as they come")
-    parser.add_argument("--print", type=int, metavar="N", help="print the last N that match; 0 is all")
+    parser.add_argument(
+        "--print", type=int, metavar="N", help="print the last N that match, with sort: the first N; 0 is all"
+    )
     parser.add_argument("--json", action="store_true", help="print records as JSON, one a line")
     return parser
 
@@ -58,13 +60,15 @@ def _print(records: RunRecords, query: Query, num: int, is_json: bool) -> int:
     index = records.samples()
     index.refresh()
     found = query.select(index)
-    for entry in found[-num:]:
+    # an order puts first what was asked for; without one the newest come last
+    end = "first" if query.sort else "last"
+    for entry in found[: num or None] if query.sort else found[-num:]:
         sample = entry.read()
         print(msgspec.json.encode(sample).decode() if is_json else f"--- {describe(sample).plain}\n")
     if not found:
         print(why_none(records, index), file=sys.stderr)
     elif len(found) > num > 0:
-        print(f"the last {num} of {len(found)}; --print 0 is all of them", file=sys.stderr)
+        print(f"the {end} {num} of {len(found)}; --print 0 is all of them", file=sys.stderr)
     return 0
 
 

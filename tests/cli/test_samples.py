@@ -207,6 +207,18 @@ def test_without_a_terminal_it_prints(run: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("--- step") == 4
 
 
+@pytest.mark.parametrize(("query", "rewards"), [("sort:-reward", [1.0, 0.5]), ("sort:reward", [0.0, 0.5])])
+def test_of_an_order_that_was_asked_for_the_first_are_printed(
+    query: str, rewards: list[float], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["samples", str(run), "--json", "--print", "2", query]) == 0
+    printed = capsys.readouterr()
+    assert [json.loads(line)["reward"] for line in printed.out.splitlines()] == rewards
+    assert printed.err == "the first 2 of 4; --print 0 is all of them\n"
+    assert main(["samples", str(run), "--json", "--print", "0", query]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
 def test_json_has_a_record_per_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["samples", str(run), "--json", "step:1"]) == 0
     first, _ = map(json.loads, capsys.readouterr().out.splitlines())

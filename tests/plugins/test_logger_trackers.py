@@ -204,6 +204,15 @@ def test_a_missing_package_is_told_with_the_extra_by_validate_and_at_the_start(t
         Elsewhere().setup(tmp_path, {}, 0)
 
 
+class FarElsewhere(Elsewhere):
+    packages = ("no_such_package", "json", "nor_this_one")
+
+
+def test_several_missing_packages_are_told_in_one_sentence() -> None:
+    (problem,) = FarElsewhere().problems()
+    assert "needs no_such_package and nor_this_one, which are not installed: pip install" in problem
+
+
 @pytest.mark.parametrize("make", [Wandb, SwanLab])
 def test_without_an_account_nobody_is_asked_for_one(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "SWANLAB_API_KEY", "SWANLAB_ROOT", "NETRC"):

@@ -79,8 +79,9 @@ class Tracker(RunLogger):
         """Why it cannot be opened, each with the way out."""
         missing = [package for package in self.packages if not _is_installed(package)]
         if missing:
+            verb = "is" if len(missing) == 1 else "are"
             yield (
-                f"logger {self.name} needs {' and '.join(missing)}, which is not installed: "
+                f"logger {self.name} needs {' and '.join(missing)}, which {verb} not installed: "
                 f"pip install 'areal-lit[{self.name}]'"
             )
 

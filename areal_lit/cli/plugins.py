@@ -11,6 +11,9 @@ from areal_lit.cli.listing import first_line
 from areal_lit.contracts import KINDS
 from areal_lit.plugins import Plugins
 
+WIDE = 1000
+"""Columns where there is no terminal to fit: a line per plugin."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """0; 1 when ``--broken`` found any."""
@@ -57,7 +60,10 @@ def _print_table(rows: Sequence[dict[str, str]]) -> None:
         table.add_column(column, no_wrap=column in ("kind", "name"), ratio=int(column == "help") or None)
     for row in rows:
         table.add_row(row["kind"], row["name"], f"{row['distribution']} {row['version']}", row["help"].replace("`", ""))
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = WIDE
+    console.print(table)
 
 
 def _print_broken() -> int:

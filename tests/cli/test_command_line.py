@@ -43,10 +43,22 @@ def test_the_table_of_plugins_fits_its_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
     assert main(["plugins"]) == 0
     table = capsys.readouterr().out
     assert max(map(len, table.splitlines())) <= 80
     assert "`" not in table
+
+
+def test_without_a_terminal_each_plugin_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plugins", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert main(["plugins"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    for line, row in zip(lines, rows, strict=True):
+        assert line.split()[:2] == [row["kind"], row["name"]]
+        assert line.rstrip().endswith(row["help"].replace("`", ""))
 
 
 def test_every_plugin_says_in_one_line_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,8 @@ class RoleGroup:
         merged = merge_metrics([*first, *shares])
         if (skipped := merged.get("skipped_steps")) is not None and skipped.value:
             logger.warning("%s: an optimizer step was skipped, its gradients were not finite", self.name)
+        if (loss := merged.get("loss")) is not None:  # whole now, and of one mini-batch: a step's is the mean of its
+            merged["loss"] = Metric(name="loss", sum=loss.sum)
         prefix = "train" if self.name == "policy" else self.name
         return [replace(metric, name=f"{prefix}/{metric.name}") for metric in merged.values()]
 

@@ -10,7 +10,7 @@ import pytest
 
 from areal_lit.contracts import WorkerGroup
 from areal_lit.roles import Role, RoleGroup
-from areal_lit.types import Metric, ModelSpec
+from areal_lit.types import Metric, ModelSpec, merge_metrics
 from areal_lit_single.strategy import Single
 
 
@@ -76,6 +76,16 @@ def test_shards_add_up_and_what_is_of_the_step_counts_once() -> None:
     assert values["train/lr"] == 0.1
     critic = collected([of_a_rank(1.0, 1.0, 1.0, False)], name="critic")
     assert (critic["critic/skipped_steps"], critic["critic/grad_norm"]) == (0.0, 2.0)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_minibatches() -> None:
+    """That of a mini-batch is the sum over its shards; a step of four is not four times as bad as a step of one."""
+    answers = [of_a_rank(0.25, 0.0, 1.0, True)] * 2 + [of_a_rank(0.5, 0.0, 1.0, True)] * 2
+    group = role_group(answers)
+    futures = Answers(answers).call("optimizer_step", timeout_s=5.0)
+    minibatches = [group.collect(futures, "optimizer_step") for _ in range(4)]
+    step = merge_metrics([metric for metrics in minibatches for metric in metrics])
+    assert step["train/loss"].value == 0.75
 
 
 def test_the_first_failure_of_any_rank_is_raised() -> None:

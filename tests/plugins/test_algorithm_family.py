@@ -290,7 +290,10 @@ def test_conformance(name: str) -> None:
     check_algorithm(FAMILY[name][0], rounds=2)
 
 
-@pytest.mark.parametrize("algorithm", {type(a) for a, _ in FAMILY.values()} - {PPO}, ids=lambda a: a.__name__)
+SHORT = sorted({type(a) for a, _ in FAMILY.values()} - {PPO}, key=lambda a: a.__name__)
+
+
+@pytest.mark.parametrize("algorithm", SHORT, ids=lambda a: a.__name__)
 def test_each_is_a_short_class_with_its_formula_and_its_defaults_told(algorithm: type) -> None:
     source = Path(inspect.getfile(algorithm)).read_text()
     tree = ast.parse(source)

@@ -35,7 +35,7 @@ from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding
 from areal_lit.roles import Role
 from areal_lit.rollout import Rollout
-from areal_lit.validation import broken_rules, describe, place_rules
+from areal_lit.validation import broken_rules, describe, name_rules, place_rules
 from areal_lit.weight_sync import WeightSync
 
 
@@ -194,7 +194,7 @@ class Trainer:
 
     def validate(self, *, resume: str | None = None) -> list[str]:
         """Every broken rule, and why ``fit(resume=...)`` could not use its directory; starts and writes nothing."""
-        return [*broken_rules(self), *place_rules(self, resume)]
+        return [*broken_rules(self), *place_rules(self, resume), *name_rules(self, resume)]
 
     def describe(self) -> list[str]:
         """What would be started where."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from areal_lit.cli.fit import OWN
 from areal_lit.cli.options import read_options, read_recipe
 from areal_lit.cli.reporting import report_broken_rules
+from areal_lit.validation import broken_rules, name_rules, place_rules
 
 
 def run(arguments: Sequence[str]) -> int:
-    """0 when all is well, 1 when rules are broken."""
+    """0 when all is well, 1 when rules are broken; a name that is taken is a note, as it is no fault of the recipe."""
     options = read_options("validate", arguments, OWN)
     if options is None or (recipe := read_recipe(options)) is None:
         return 0
-    trainer = recipe.build()
-    if report_broken_rules(trainer.validate(resume=options.named.get("resume"))):
+    trainer, resume = recipe.build(), options.named.get("resume")
+    if report_broken_rules([*broken_rules(trainer), *place_rules(trainer, resume)]):
         return 1
     print("the recipe is valid; it would start:")
     for line in trainer.describe():
         print(f"  {line}")
+    for taken in name_rules(trainer, resume):
+        print(f"note: {taken}")
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from areal_lit.diagnosis.directory import directory
 from areal_lit.diagnosis.examination import Examination
-from areal_lit.diagnosis.finding import Finding, error, ok
+from areal_lit.diagnosis.finding import Finding, error, ok, warning
 from areal_lit.diagnosis.probe import probe, probe_import
 from areal_lit.diagnosis.software import imported
 
@@ -29,6 +29,9 @@ def recipe(examination: Examination) -> Iterator[Finding]:
         yield error("recipe", problem, "areal-lit validate --config RECIPE says what else is wrong")
     if not said["problems"]:
         yield ok("recipe", f"{', '.join(examination.configs)}: all rules are kept")
+    for taken in said.get("taken", ()):
+        found, _, way_out = taken.rpartition("; ")
+        yield warning("recipe", found, way_out)
     yield from directory(replace(examination, runs_dir=Path(said.get("runs_dir", examination.runs_dir))))
     for name, interpreter, module in said.get("engines", []):
         try:

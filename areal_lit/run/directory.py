@@ -104,8 +104,8 @@ def leftovers(path: Path) -> list[Path]:
     return [*replaced, *checkpoints.leftovers(), *path.glob(_PARTIAL_CONFIG)]
 
 
-def refusal(path: Path, *, resume: bool, overwrite: bool) -> str:
-    """Why a run could not use a directory, with the way out; empty if it could. Writes nothing."""
+def refusal(path: Path) -> str:
+    """Why no run could be kept in a directory, with the way out; empty if one could. Writes nothing."""
     way_out = "choose another place (--runs_dir DIR, runs_dir=...)"
     try:
         existing = next(place for place in (path.absolute(), *path.absolute().parents) if _exists(place))
@@ -115,7 +115,12 @@ def refusal(path: Path, *, resume: bool, overwrite: bool) -> str:
         return f"{path} cannot be made: {existing} is a file; {way_out}"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{path} cannot be made: {existing} is not writable; change its permissions or {way_out}"
-    return _taken(path) if not resume and not overwrite and _holds_run(path) else ""
+    return ""
+
+
+def taken(path: Path) -> str:
+    """That a directory holds a run, with the ways out; empty if it holds none."""
+    return _taken(path) if not refusal(path) and _holds_run(path) else ""
 
 
 def _exists(place: Path) -> bool:

@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.checkpointing import CheckpointStore, find
-from areal_lit.run.directory import refusal
+from areal_lit.run.directory import refusal, taken
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 
 def place_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
-    """The directory can be written to, and is free or to be gone on with."""
-    path = Path(trainer.runs_dir) / trainer.name
-    if problem := refusal(path, resume=resume is not None, overwrite=trainer.overwrite):
+    """The directory can be written to, and there is the checkpoint that is to be gone on with."""
+    if problem := refusal(Path(trainer.runs_dir) / trainer.name):
         yield problem
     if resume != "auto":  # which begins anew where there is none
         yield from start_rules(trainer, resume)
+
+
+def name_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
+    """The name is free, or its run is to be gone on with or replaced. Says nothing of the recipe itself."""
+    if resume is None and not trainer.overwrite and (problem := taken(Path(trainer.runs_dir) / trainer.name)):
+        yield problem
 
 
 def start_rules(trainer: Trainer, checkpoint: str | None) -> Iterator[str]:

@@ -238,9 +238,5 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
     # places
     "name with a slash": ({"name": "a/b"}, ("got 'a/b'", "must not hold '/'")),
-    "name that is taken": (
-        {"name": "taken"},
-        ("runs/taken", "holds a run already", "--resume auto", "--overwrite true"),
-    ),
     "directory that is a file": ({"runs_dir": "file.txt"}, ("file.txt", "is a file", "--runs_dir DIR")),
 }

@@ -15,6 +15,7 @@ from catalogue_mistakes import MISTAKES, TINY, component, jsonl
 from catalogue_run import told_by_python
 
 from areal_lit import recipes
+from areal_lit.cli.main import main
 from areal_lit.types import ModelSpec
 
 PARTS = """
@@ -133,6 +134,25 @@ def test_a_checkpoint_to_go_on_from_must_be_one(desk: Path) -> None:
     (rule,) = trainer.validate(resume="empty")
     assert rule.startswith("there is no checkpoint to be had at 'empty': it has no complete.json")
     assert rule.endswith("or auto")
+
+
+def test_a_name_that_is_taken_is_refused_by_a_fit_and_noted_of_a_valid_recipe(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rule,) = recipes.load("quickstart", {"name": "taken"}).validate()
+    parts = ("runs/taken", "holds a run already", "--resume auto", "--overwrite true")
+    assert [part for part in parts if part not in rule] == []
+    named = ["--config", "quickstart", "--name", "taken"]
+    assert main(["fit", *named]) == 1
+    assert rule in capsys.readouterr().err
+    assert main(["validate", *named]) == 0
+    said, *_, note = capsys.readouterr().out.splitlines()
+    assert said == "the recipe is valid; it would start:"
+    assert note == f"note: {rule}"
+    assert main(["validate", *named, "--resume", "auto"]) == 0
+    assert "note:" not in capsys.readouterr().out
+    assert main(["validate", *named, "--max_steps", "0"]) == 1
+    assert "breaks 1 rule:" in capsys.readouterr().err
 
 
 def test_precision_is_checked_from_python_too() -> None:

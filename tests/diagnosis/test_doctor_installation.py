@@ -204,9 +204,12 @@ def test_a_recipe_brings_its_rules_its_directory_and_its_interpreters(site: Path
         },
     )
     overrides = ("--inference", "planted_engine.Elsewhere", "--runs_dir", "elsewhere", "--max_steps", "0")
+    write(Path("elsewhere/quickstart"), **{"config.yaml": "seed: 0\n", "samples.jsonl": "{}\n"})
     found = look("recipe", configs=("quickstart",), overrides=overrides)
-    rule, place, engine = found
+    rule, name, place, engine = found
     assert (rule.level, rule.found) == ("error", "max_steps must be >= 1 or null for open-ended, got 0")
+    assert (name.level, name.found) == ("warning", "elsewhere/quickstart holds a run already")
+    assert "--resume auto" in name.advice
     assert place.found.startswith(f"{Path.cwd()}/elsewhere: ")
     assert (engine.level, engine.subject) == ("error", "engine-0")
     assert engine.found.startswith("/no/such/python cannot be started")

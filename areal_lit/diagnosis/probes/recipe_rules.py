@@ -9,7 +9,7 @@ import json
 import sys
 
 from areal_lit.recipes import RecipeError, resolve
-from areal_lit.validation import broken_rules
+from areal_lit.validation import broken_rules, name_rules
 
 
 def main() -> None:
@@ -25,7 +25,12 @@ def main() -> None:
             trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic
         )
         engines = [(spec.name, spec.python, spec.target.partition(":")[0] or "sys") for spec in specs if spec.python]
-    found = {"problems": broken_rules(trainer), "runs_dir": str(trainer.runs_dir), "engines": engines}
+    found = {
+        "problems": broken_rules(trainer),
+        "taken": list(name_rules(trainer, None)),
+        "runs_dir": str(trainer.runs_dir),
+        "engines": engines,
+    }
     print(json.dumps(found))
 
 

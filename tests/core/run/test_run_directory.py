@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from areal_lit.logs import Logs
-from areal_lit.run.directory import RunDirectory, redact, refusal
+from areal_lit.run.directory import RunDirectory, redact, refusal, taken
 
 
 def test_text_under_secret_keys_is_hidden_at_any_depth() -> None:
@@ -200,6 +200,7 @@ def test_the_package_logs_as_before_afterwards(tmp_path: Path) -> None:
 def test_a_path_that_no_file_system_takes_is_refused_before_anything_starts(
     name: str, reason: str, tmp_path: Path
 ) -> None:
-    told = refusal(tmp_path / name / "run", resume=False, overwrite=False)
+    told = refusal(tmp_path / name / "run")
     assert "cannot be made" in told
     assert reason in told
+    assert taken(tmp_path / name / "run") == ""

@@ -197,8 +197,9 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                alias = self.peek_event()
+            events: Any = self  # PyYAML is untyped
+            if events.check_event(yaml.AliasEvent):
+                alias = events.peek_event()
                 target = self.anchors.get(alias.anchor)
                 if target is not None and target.end_mark is None:  # it has not ended where it is named
                     raise yaml.composer.ComposerError(

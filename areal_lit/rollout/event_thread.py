@@ -85,7 +85,8 @@ class EventThread:
         task: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             waited: list[Future[Any]] = [task] if despite_failure else [task, self._failed]
-            ended = wait(waited, timeout=timeout_s, return_when=FIRST_COMPLETED).done
+            at_most_s = min(timeout_s, threading.TIMEOUT_MAX)  # inf is no time that a lock can wait for
+            ended = wait(waited, timeout=at_most_s, return_when=FIRST_COMPLETED).done
         finally:
             if not task.done():
                 task.cancel()

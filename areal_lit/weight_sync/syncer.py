@@ -180,7 +180,8 @@ class WeightSyncer:
         sides = {receiving: "the engine, receiving"} | {
             future: f"trainer rank {rank}, sending" for rank, future in enumerate(sending)
         }
-        done, stuck = wait(sides, timeout=timeout_s, return_when=FIRST_EXCEPTION)
+        at_most_s = min(timeout_s, threading.TIMEOUT_MAX)  # inf is no time that a lock can wait for
+        done, stuck = wait(sides, timeout=at_most_s, return_when=FIRST_EXCEPTION)
         names = "; ".join(sides[future] for future in sides if future in stuck)
         for future in sorted(done, key=lambda f: f is receiving):  # a sender's failure explains the receiver's
             error = future.exception()

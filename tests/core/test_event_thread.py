@@ -33,6 +33,7 @@ def test_result_and_exception_come_back(thread: EventThread) -> None:
         raise KeyError("inside")
 
     assert thread.run(add(1, 2), timeout_s=5, what="a sum") == 3
+    assert thread.run(add(1, 2), timeout_s=float("inf"), what="a sum") == 3
     with pytest.raises(KeyError, match="inside"):
         thread.run(broken(), timeout_s=5, what="a failure")
 

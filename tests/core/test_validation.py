@@ -24,6 +24,7 @@ from areal_lit_data.mixture import Mixture, MixtureSource
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
+from areal_lit_loggers.csv import Csv
 from areal_lit_optimizers.adamw import AdamW
 from areal_lit_rewards.composite import Composite
 from areal_lit_rewards.exact_match import ExactMatch
@@ -198,6 +199,10 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "max_new_tokens 256 and a prompt do not fit reference.strategy.max_tokens_per_microbatch 100",
     ),
     "version": (lambda: {"reward": Later()}, "reward: Later implements version 99 of the reward contract"),
+    "loggers of one file": (
+        lambda: {"loggers": [Csv(), Csv(file_name="other.csv"), Csv()]},
+        "loggers.0: 2 csv loggers would write 'metrics.csv'; give each a file_name",
+    ),
     "own rule": (lambda: {"reward": Composite(parts={"a": LaterCriticism()})}, "reward.parts.a: never right"),
     "part's own rule": (lambda: {"data": mixture(a=LaterCriticism())}, "data.sources.a.reward: never right"),
     "script function": (

@@ -181,8 +181,9 @@ async def deadline(coroutine, timeout_s, what):
         raise TimeoutError(f"waited {timeout_s:g} s for {what}") from None
 
 
-def test_a_sync_brings_every_weight(tmp_path):
-    setting = Setting(tmp_path)
+@pytest.mark.parametrize("timeout_s", [20.0, math.inf])
+def test_a_sync_brings_every_weight(tmp_path, timeout_s):
+    setting = Setting(tmp_path, timeout_s=timeout_s)
     setting.step()
     metrics = {metric.name: metric.value for metric in setting.syncer.sync(1)}
     assert setting.engine.calls == ["pause interrupt", "update 1", "resume"]

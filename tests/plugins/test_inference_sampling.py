@@ -87,3 +87,9 @@ def test_spans_cover_every_slot_to_its_length(lengths: list[int]) -> None:
     assert spans[-1].stop == len(lengths)
     for span in spans:
         assert span.length == max(lengths[span.first : span.stop]) + 1
+
+
+def test_a_top_k_beyond_the_vocabulary_and_any_integer_keeps_everything() -> None:
+    rows = SamplingRows.gather([Sampling(top_k=2**63 + 1)], 4, CPU)
+    assert rows.top_k_M1 is not None
+    assert rows.top_k_M1.tolist() == [[4]]

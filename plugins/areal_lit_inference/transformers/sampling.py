@@ -64,7 +64,7 @@ class SamplingRows:
         greedy = [o.temperature == 0 for o in options]
         rows = [i for i, o in enumerate(options) if (o.top_k or o.top_p < 1) and not greedy[i]]
         hot = any(t != 1.0 for t in temperatures)
-        top_k = [[options[i].top_k or vocab_size] for i in rows]
+        top_k = [[min(options[i].top_k or vocab_size, vocab_size)] for i in rows]  # else beyond any integer of torch
         return cls(
             temperature_N1=torch.tensor(temperatures, device=device)[:, None] if hot else None,
             greedy_N=torch.tensor(greedy, device=device) if any(greedy) else None,

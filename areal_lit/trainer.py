@@ -149,7 +149,7 @@ class Trainer:
 
         Raises:
             BrokenRules: what ``validate`` lists, a ValueError.
-            ValueError: the checkpoint leaves nothing to train.
+            NothingToTrain: the checkpoint is where the run ends, a ValueError.
             ProcessDied: a rank or an engine ended or hung.
             CheckpointError: a checkpoint could not be written, for example to a full disk.
             KeyboardInterrupt: interrupted; the steps taken are saved.

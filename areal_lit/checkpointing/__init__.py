@@ -1,7 +1,7 @@
 """Checkpoints: when they are due, how they lie on disk, and writing them while training goes on."""
 
 from areal_lit.checkpointing.settings import Best, Checkpoint
-from areal_lit.checkpointing.store import CheckpointStore, find, find_damage, read_state
+from areal_lit.checkpointing.store import CheckpointStore, NothingToTrain, find, find_damage, read_state
 from areal_lit.checkpointing.writer import Captured, CheckpointError, CheckpointWriter
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointStore",
     "CheckpointWriter",
+    "NothingToTrain",
     "find",
     "find_damage",
     "read_state",

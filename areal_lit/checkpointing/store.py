@@ -27,6 +27,10 @@ _PREFIX = "step-"
 _PARTIAL, _REPLACED, _DELETED = ".partial-", ".replaced-", ".deleted-"
 
 
+class NothingToTrain(ValueError):
+    """The checkpoint is where the run ends; the message names it and the way on."""
+
+
 class CheckpointStore:
     """The checkpoints of one run.
 

@@ -16,7 +16,7 @@ OWN = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """0 finished, 1 failed; wrong use and interruption are the caller's."""
+    """0 finished, 1 failed, 2 nothing is left to train; other wrong use and interruption are the caller's."""
     options = read_options("fit", arguments, OWN)
     if options is None:
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from areal_lit.checkpointing import NothingToTrain
 from areal_lit.validation import BrokenRules
 
 
@@ -24,12 +25,18 @@ def report_broken_rules(broken: Sequence[str]) -> bool:
 
 
 def guarded(work: Callable[[], None]) -> int:
-    """Do a run's work; a failure is told in short here, and in full where its notes say."""
+    """Do a run's work: 0 finished, 1 failed, 2 when none is left, which trying again does not change.
+
+    A failure is told in short here, and in full where its notes say.
+    """
     try:
         work()
     except BrokenRules as broken:
         report_broken_rules(broken.rules)
         return 1
+    except NothingToTrain as ended:
+        print(ended, file=sys.stderr)
+        return 2
     # whatever a run fails of ends here; the run has written its traceback down, and where in a note
     except Exception as error:  # noqa: BLE001
         print(f"failed: {type(error).__name__}: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from areal_lit.activity import Activity
-from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, find, read_state
+from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, NothingToTrain, find, read_state
 from areal_lit.collector import collected_later
 from areal_lit.contracts import Callback, Process
 from areal_lit.plugins import create_plugin_manager, load_defaults, tell_all
@@ -222,7 +222,7 @@ class Lifecycle:
 
     def _report(self, error: BaseException) -> None:
         """Write a failure down, and say in it where."""
-        if isinstance(error, KeyboardInterrupt) or self._directory is None:
+        if isinstance(error, KeyboardInterrupt | NothingToTrain) or self._directory is None:
             return
         logger.error("run failed at step %d", self._trainer.step, exc_info=error)
         error.add_note(f"traceback: {self._directory.log}")

@@ -28,7 +28,7 @@ def running(trainer: Trainer, *, resume: str | None) -> Iterator[Run]:
 
     Raises:
         BrokenRules: then nothing was started.
-        ValueError: the checkpoint leaves nothing to train.
+        NothingToTrain: the checkpoint is where the run ends, a ValueError.
         KeyboardInterrupt: the run was interrupted; it has saved what it did.
     """
     with shown_on_terminal():

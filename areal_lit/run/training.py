@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from areal_lit.checkpointing import CheckpointError
+from areal_lit.checkpointing import CheckpointError, NothingToTrain
 from areal_lit.run.data import RunData
 from areal_lit.run.lifecycle import GO_ON, Checkpoint, Lifecycle
 from areal_lit.run.recipe_changes import check_changes
@@ -32,7 +32,7 @@ class TrainingLifecycle(Lifecycle):
         check_changes(path, state.get("config") or {}, config)
         trainer = self._trainer
         if trainer.max_steps is not None and trainer.step >= trainer.max_steps:
-            raise ValueError(
+            raise NothingToTrain(
                 f"nothing is left to train: {path} is at step {trainer.step} and max_steps is {trainer.max_steps}; "
                 "raise max_steps to go on, or start a new run (--name NAME)"
             )
@@ -52,7 +52,7 @@ class TrainingLifecycle(Lifecycle):
         path, saved = checkpoint
         state.restore(path, saved)
         if data.stream.is_finished:
-            raise ValueError(
+            raise NothingToTrain(
                 f"nothing is left to train: at step {self._trainer.step} of {path} all data was used; raise "
                 "rollout.num_epochs to go on, or start a new run (--name NAME)"
             )

@@ -380,11 +380,17 @@ def test_data_that_ends_is_trained_to_the_last_row_evaluated_and_can_be_gone_on_
 
 
 @pytest.mark.slow
-def test_a_finished_run_says_so_and_can_be_gone_back_in(tmp_path: Path) -> None:
+def test_a_finished_run_says_so_and_can_be_gone_back_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("max_steps=2", "checkpoint.every_steps=1")
     checkpoints = trainer("quickstart_inline", tmp_path, *options).fit() / "checkpoints"
     with pytest.raises(ValueError, match=r"nothing is left to train: .* is at step 2 and max_steps is 2; raise max_s"):
         trainer("quickstart_inline", tmp_path, *options).fit(resume="auto")
+    config = ["--config", str(checkpoints.parent / "config.yaml")]
+    capsys.readouterr()
+    assert main(["fit", *config, "--resume", "auto"]) == 2, "a loop that restarts what failed ends here"
+    told = capsys.readouterr().err
+    assert "nothing is left to train" in told
+    assert [word for word in ("failed", "raceback") if word in told] == []
     with pytest.raises(ValueError, match="is at step 2 and max_steps is 1"):
         trainer("quickstart_inline", tmp_path, "max_steps=1").fit(resume="auto")
     with pytest.raises(ValueError, match="seed was 0 and now is 1"):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PREFERRED = ("rollout/reward", "eval/*/reward", "train/loss", "*")
 """Which curve is drawn unless told: the first of these that the runs share."""
 
+ORDER = ("eval/", "rollout/", "reward/", "train/")
+"""Which metrics are listed first; the rest follows."""
+
 Shared = Mapping[str, Sequence[Curve]]
 """One curve per run, by metric."""
 
@@ -96,11 +99,7 @@ def _print(runs: Sequence[RunRecords], metrics: Sequence[Metrics], listed: Share
     names = labels(runs)
     console.print(_runs_table(runs, metrics, names))
     _print_differences(console, differences(runs), names)
-    if listed:
-        console.print()
-        console.print(_metrics_table(listed, names, last))
-    else:
-        console.print("\nthe runs share no such metric that has a value")
+    _print_metrics(console, listed, names, last)
     for name, curves in drawn.items():
         console.print()
         console.print(draw(name, curves, names, width=console.width, with_colors=console.is_terminal))
@@ -135,6 +134,25 @@ def _print_differences(console: Console, found: Mapping[str, Sequence[str]], nam
             table.add_row("" if number else key.replace(".init_args", ""), value, ", ".join(having))
     console.print()
     console.print(table)
+
+
+def _print_metrics(console: Console, listed: Shared, names: Sequence[str], last: int) -> None:
+    telling = {name: listed[name] for name in sorted(listed, key=_rank) if _has_non_zero(listed[name])}
+    if telling:
+        console.print()
+        console.print(_metrics_table(telling, names, last))
+    if num_zero := len(listed) - len(telling):
+        console.print(f"\n{num_zero} metric{' is' if num_zero == 1 else 's are'} 0 in every run; --json lists all")
+    if not listed:
+        console.print("\nthe runs share no such metric that has a value")
+
+
+def _rank(metric: str) -> int:
+    return next((rank for rank, prefix in enumerate(ORDER) if metric.startswith(prefix)), len(ORDER))
+
+
+def _has_non_zero(curves: Sequence[Curve]) -> bool:
+    return any(any(curve.values) for curve in curves)
 
 
 def _metrics_table(shared: Shared, names: Sequence[str], last: int) -> Table:

@@ -74,6 +74,20 @@ def test_only_some_metrics(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert curves[0][0] == "(rollout/reward) ^"
 
 
+def test_results_come_first_and_what_is_always_zero_is_only_counted(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = "step,time/step,train/loss,reward/std,rollout/reward,eval/sums/reward,train/skipped,time/idle\n"
+    for name, skipped in (("fast", 0), ("slow", 1)):
+        (runs / name / "metrics.csv").write_text(f"{table}1,1,1,1,1,1,{skipped},0\n2,1,1,1,1,1,0,0.0\n")
+    assert main(["compare", "runs/fast", "runs/slow"]) == 0
+    _, _, metrics, zero, *_ = blocks(capsys.readouterr().out)
+    assert [line.split()[0] for line in metrics[1::2]] == [
+        "eval/sums/reward", "rollout/reward", "reward/std", "train/loss", "train/skipped", "time/step",
+    ]  # fmt: skip
+    assert zero == ["1 metric is 0 in every run; --json lists all"]
+
+
 def test_equal_runs_and_runs_without_a_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         (runs / name).mkdir()

@@ -233,12 +233,22 @@ def test_the_summary_says_where_everything_is_and_what_to_type_next(tmp_path, st
     head, *rows = summary(course, status)
     assert head.startswith(f"quickstart: {status} at step 2 of 200 after 0:00:0")
     assert [row.split(maxsplit=1) for row in rows] == [
-        ["reward", "0.375 first, 0.375 last"],
+        ["reward", "0.250 first, 0.500 last"],
         ["tokens", "10.0k generated, 40.0k of prompts"],
         ["run", f"{run}  (metrics.csv, samples.jsonl, plots/)"],
         ["log", str(run / "logs" / "controller.log")],
         ["next", expected.format(run=run)],
     ]
+
+
+@pytest.mark.parametrize(("num_steps", "first", "last"), [(2, 0, 1), (9, 0, 8), (10, 0.5, 8.5), (100, 4.5, 94.5)])
+def test_the_first_and_the_last_steps_of_a_summary_are_never_the_same(num_steps, first, last):
+    course = course_of(stand_in_trainer(), *({**METRICS, "rollout/reward": float(step)} for step in range(num_steps)))
+    assert f"{first:.3f} first, {last:.3f} last" in "\n".join(summary(course, "finished"))
+
+
+def test_a_single_step_has_no_first_and_last():
+    assert "first" not in "\n".join(summary(course_of(stand_in_trainer(), METRICS), "finished"))
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path):

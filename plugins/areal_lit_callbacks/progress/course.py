@@ -62,11 +62,12 @@ class Course:
         self.objective = "reward"
         self.curve = BoundedCurve(CURVE_POINTS)
         self.best: float | None = None
-        self.first: list[float] = []
         self.last: deque[float] = deque(maxlen=RECENT_STEPS)
         self.num_tokens: dict[str, float] = {}
         self.metrics: Mapping[str, float] = {}
         self.concerns: Mapping[str, str] = {}
+        self._first: list[float] = []
+        self._num_values = 0
         self._activity = trainer.activity
         self._warn_above = MismatchAlarm(trainer.sync, dtype=trainer.policy.model.dtype).warn_above
         self._start_s = time.monotonic()
@@ -114,8 +115,9 @@ class Course:
         self.curve.add(step, value)
         self.best = measure.best([value] if self.best is None else [self.best, value])
         self.last.append(value)
-        if len(self.first) < RECENT_STEPS:
-            self.first.append(value)
+        self._num_values += 1
+        if len(self._first) < RECENT_STEPS:
+            self._first.append(value)
 
     # --- asked by displays -----------------------------------------------------------------------
 
@@ -140,6 +142,13 @@ class Course:
         if not self.num_steps or len(self._ends_s) < 2:
             return None
         return (self._ends_s[-1] - self._ends_s[0]) / (len(self._ends_s) - 1) * (self.num_steps - self.step)
+
+    def edges(self) -> tuple[float, float] | None:
+        """Means of the objective over the first and over the last steps, at most a fifth of all; None below two."""
+        if self._num_values < 2:
+            return None
+        num = max(1, min(RECENT_STEPS, self._num_values // 5))
+        return math.fsum(self._first[:num]) / num, math.fsum(list(self.last)[-num:]) / num
 
     def rate(self, *names: str) -> float | None:
         """A count of recent steps per second of theirs, of the first of these metrics that there is."""

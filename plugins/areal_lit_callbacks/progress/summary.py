@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Sequence
 
 from areal_lit_callbacks.progress.course import Course
 from areal_lit_callbacks.progress.words import amount, clock
@@ -16,17 +14,13 @@ def summary(course: Course, status: str) -> list[str]:
     if course.step == course.first_step:
         return [f"{course.name}: {status} after {clock(course.seconds)}, at step {course.step} as before"]
     rows = {
-        course.objective: f"{_mean(course.first):.3f} first, {_mean(course.last):.3f} last" if course.last else "",
+        course.objective: f"{edges[0]:.3f} first, {edges[1]:.3f} last" if (edges := course.edges()) else "",
         "tokens": _tokens(course),
         "run": f"{course.run_dir}  (metrics.csv, samples.jsonl, plots/)",
         "log": str(course.run_dir / "logs" / "controller.log"),
         "next": _next(course, status),
     }
     return [head, *(f"  {label:<8} {text}" for label, text in rows.items() if text)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _tokens(course: Course) -> str:

@@ -9,6 +9,7 @@ from areal_lit.contracts import KINDS
 from areal_lit.plugins import kind_of
 from areal_lit.validation.checkpoints import checkpoint_rules
 from areal_lit.validation.examples import example_rules
+from areal_lit.validation.kinds import kind_rules
 from areal_lit.validation.models import model_rules
 from areal_lit.validation.roles import launch_rules, refresh_rules, role_rules
 from areal_lit.validation.rollouts import offline_rules, online_rules
@@ -33,6 +34,9 @@ class BrokenRules(ValueError):
 
 def broken_rules(trainer: Trainer) -> list[str]:
     """A sentence per broken rule: value, rule, way out. Starts, loads and writes nothing."""
+    misfits = kind_rules(trainer)
+    if misfits:  # the other rules ask their objects, and these would not know the question
+        return misfits
     broken = [
         *run_rules(trainer),
         *checkpoint_rules(trainer),

@@ -60,6 +60,21 @@ def trainer(**changes: Any) -> Trainer:
     return Trainer(**{**given, **changes})
 
 
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"reward": ExactMatch}, "reward must be an object, got the class ExactMatch: construct it, as in ExactMatch("),
+        ({"data": {}}, "data must be of a class derived from DataModule, got {} (dict)"),
+        ({"policy": Single()}, "policy must be of a class derived from Role, got <areal_lit_single"),
+        ({"policy": role(strategy=AdamW(lr=1e-3))}, "policy.strategy must be of a class derived from Strategy, got <"),
+        ({"loggers": [Csv(), "plots"]}, "loggers.1 must be of a class derived from RunLogger, got 'plots' (str)"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_kind_is_named(changes: Mapping[str, Any], rule: str) -> None:
+    (told,) = broken_rules(trainer(**changes))
+    assert told.startswith(rule)
+
+
 def mixture(**rewards: Reward | None) -> Mixture:
     return Mixture(sources={name: MixtureSource(data=Arithmetic(), reward=r) for name, r in rewards.items()})
 

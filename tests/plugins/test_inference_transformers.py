@@ -175,6 +175,17 @@ async def test_a_lost_engine_fails_what_waits(tmp_path: Path) -> None:
             await pending
 
 
+async def test_a_request_that_cannot_be_sent_fails_alone(tmp_path: Path) -> None:
+    backend = Transformers(max_slots=2, trust_checkpoint=True)
+    async with running(backend, tiny_spec(tmp_path), tmp_path):
+        odd = request(max_new_tokens=4, stop_token_ids=(10**30,))
+        fine = replace(request(max_new_tokens=4), request_id="fine")
+        answers = await asyncio.gather(backend.generate(odd), backend.generate(fine), return_exceptions=True)
+        assert isinstance(answers[0], ValueError)
+        assert "cannot be sent" in str(answers[0])
+        assert len(answers[1].token_ids) > 0
+
+
 async def test_an_urgent_request_overtakes_a_full_engine(tmp_path: Path) -> None:
     backend = Transformers(max_slots=1, trust_checkpoint=True)
     async with running(backend, tiny_spec(tmp_path), tmp_path):

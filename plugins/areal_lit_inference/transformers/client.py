@@ -142,9 +142,23 @@ class Client:
         self._outbox.append(message)
 
     def _flush(self) -> None:
-        if self._outbox and not self._lost:
-            self._writer.write(messages.frame(self._outbox))
-        self._outbox.clear()
+        outbox, self._outbox = self._outbox, []
+        if not outbox or self._lost:
+            return
+        try:
+            self._writer.write(messages.frame(outbox))
+        except messages.UNENCODABLE:
+            for message in outbox:
+                self._send_alone(message)
+
+    def _send_alone(self, message: Message) -> None:
+        """Send it, or fail its own call where it cannot be written."""
+        try:
+            self._writer.write(messages.frame([message]))
+        except messages.UNENCODABLE as error:
+            self._pending[message.number].set_exception(  # type: ignore[attr-defined]
+                ValueError(f"{self.name}: a {type(message).__name__} cannot be sent: {error}; a number is out of range")
+            )
 
     async def _receive(self) -> None:
         reason = f"{self.name} disconnected"

@@ -102,6 +102,10 @@ decode_to_engine = msgspec.msgpack.Decoder(list[ToEngine]).decode
 decode_to_client = msgspec.msgpack.Decoder(list[ToClient]).decode
 
 
+UNENCODABLE = (OverflowError, TypeError, ValueError)
+"""What ``frame`` raises for a message with a value that no wire format has."""
+
+
 def frame(messages: Sequence[Message]) -> bytes:
     """Messages as one frame: a little-endian length of four bytes, then msgpack."""
     body = _encoder.encode(messages)

@@ -114,11 +114,12 @@ def test_one_distribution_twice_on_sys_path_is_no_clash(tmp_path: Path, on_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "way_out"), [("gropo", "did you mean grpo?"), ("SFT", "did you mean sft?"), ("zzz", "known: grpo, sft")]
+    ("name", "way_out"),
+    [("inlin", "did you mean inline?"), ("LOCAL", "did you mean local?"), ("zzz", "known: inline, local")],
 )
 def test_an_unknown_name_gets_the_closest_or_else_the_sorted_known_ones(name: str, way_out: str) -> None:
     with pytest.raises(PluginError, match=rf"{re.escape(way_out)} \(or give a dotted path\)$"):
-        Plugins.discover().find("algorithm", name)
+        Plugins.discover().find("launcher", name)
 
 
 def test_a_class_of_another_kind_is_refused() -> None:

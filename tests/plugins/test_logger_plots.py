@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_drawing_that_fails_is_said_and_ends_nothing(tmp_path, caplog):
 def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
     logger = fed(Plots(every_s=0), tmp_path)
     (drawing,) = drawings()
-    while drawing.status() != psutil.STATUS_ZOMBIE:
+    while drawing.is_running() and drawing.status() != psutil.STATUS_ZOMBIE:
         threading.Event().wait(0.02)
     logger.metrics(11, {"rollout/reward": 1.0})
     logger.metrics(12, {"rollout/reward": 1.0})
@@ -196,8 +197,12 @@ def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
 
 def drawings():
     """The processes that draw for this one."""
-    children = psutil.Process().children()
-    return [child for child in children if any("plots.drawing" in argument for argument in child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, or is a zombie, meanwhile
+            if any("plots.drawing" in argument for argument in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_wrong_arguments_are_refused():

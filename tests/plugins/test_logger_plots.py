@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import subprocess
 import sys
@@ -185,24 +184,15 @@ def test_drawing_that_fails_is_said_and_ends_nothing(tmp_path, caplog):
 
 
 def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
+    before = set(psutil.Process().children())
     logger = fed(Plots(every_s=0), tmp_path)
-    (drawing,) = drawings()
+    (drawing,) = set(psutil.Process().children()) - before
     while drawing.is_running() and drawing.status() != psutil.STATUS_ZOMBIE:
         threading.Event().wait(0.02)
     logger.metrics(11, {"rollout/reward": 1.0})
     logger.metrics(12, {"rollout/reward": 1.0})
-    assert drawings() == []
+    assert set(psutil.Process().children()) <= before
     logger.close("finished")
-
-
-def drawings():
-    """The processes that draw for this one."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, or is a zombie, meanwhile
-            if any("plots.drawing" in argument for argument in child.cmdline()):
-                found.append(child)
-    return found
 
 
 def test_wrong_arguments_are_refused():

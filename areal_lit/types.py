@@ -26,6 +26,9 @@ StopReason = Literal["stop", "length", "interrupted"]
 
 Reduction = Literal["mean", "sum", "max", "min"]
 
+LOWEST_TEMPERATURE = 0.01
+"""Below it logits divided by the temperature lose their precision and then overflow; 0 is greedy and divides nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
@@ -72,7 +75,7 @@ class Sampling:
 
     Args:
         max_new_tokens: budget of one episode's generation.
-        temperature: divides the logits; 0 is greedy (evaluation only).
+        temperature: divides the logits, at least 0.01; 0 is greedy (evaluation only).
         top_p: nucleus mass in (0, 1]; 1 is off.
         top_k: keep the k likeliest tokens; 0 is off.
         stop: strings that end generation (kept in the tokens, the stop reason is ``stop``).
@@ -91,7 +94,11 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, ok, rule in (
             ("max_new_tokens", self.max_new_tokens >= 1, ">= 1"),
-            ("temperature", 0 <= self.temperature < math.inf, "finite and >= 0 (0 is greedy)"),
+            (
+                "temperature",
+                self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < math.inf,
+                f"0 (greedy), or finite and >= {LOWEST_TEMPERATURE:g}",
+            ),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("top_k", self.top_k >= 0, ">= 0 (0 is off)"),
         ):

@@ -225,7 +225,7 @@ def test_arguments_without_a_class_ask_for_one() -> None:
 def test_a_constructor_that_refuses_its_values_is_one_clean_message() -> None:
     parsed = resolve([BASE, {"rollout": {"sampling": {"temperature": -1}}}], cls=Loop)
     with pytest.raises(
-        RecipeError, match=r"^rollout\.sampling\.temperature must be finite and >= 0 \(0 is greedy\), got -1\.0$"
+        RecipeError, match=r"^rollout\.sampling\.temperature must be 0 \(greedy\), or finite and >= 0\.01, got -1\.0$"
     ):
         parsed.build()
 

@@ -320,8 +320,13 @@ def test_rates_and_temperatures_must_be_finite(value: float) -> None:
         AdamW(lr=value)
     with pytest.raises(ValueError, match="max_grad_norm must be finite and >= 0"):
         AdamW(lr=1e-3, max_grad_norm=value)
-    with pytest.raises(ValueError, match="temperature must be finite and >= 0"):
+    with pytest.raises(ValueError, match=r"temperature must be 0 \(greedy\), or finite and >= 0\.01"):
         Sampling(temperature=value)
+
+
+def test_a_temperature_that_logits_overflow_by_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"finite and >= 0\.01, got 1e-30"):
+        Sampling(temperature=1e-30)
 
 
 def test_describe_says_what_would_be_started_where() -> None:

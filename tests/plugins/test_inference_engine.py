@@ -15,7 +15,7 @@ from torch import Tensor
 
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
-from areal_lit.types import ModelSpec, Sampling, TensorInfo
+from areal_lit.types import LOWEST_TEMPERATURE, ModelSpec, Sampling, TensorInfo
 from areal_lit_inference.transformers import engine as engine_module
 from areal_lit_inference.transformers.engine import URGENT_SLOTS, Engine
 from areal_lit_inference.transformers.model import ServedModel
@@ -202,6 +202,39 @@ def test_weights_that_do_not_fit_are_refused(spec: ModelSpec, change: Any, messa
     assert engine.is_torn is not announced, "what was announced wrongly must not touch a parameter"
     refused = engine.submit(sequence(0, [5], 1))
     assert (refused is not None and "half-way" in refused.error) is not announced
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(spec: ModelSpec, value: float) -> None:
+    engine = make_engine(ServedModel(spec))
+    weights = {name: p.detach().clone() for name, p in engine.served.model.named_parameters()}
+    weights["model.norm.weight"][3] = value
+    with pytest.raises(ValueError, match=r"1 of \d+ parameters hold NaN or infinity, the first model\.norm\.weight"):
+        engine.load(1, weights.items())
+    refused = engine.submit(sequence(0, [5], 1))
+    assert refused is not None
+    assert "half-way" in refused.error, "half of what was refused may have been copied"
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"top_p": 0.5}])
+def test_logits_that_are_no_numbers_end_the_engine_with_their_cause(spec: ModelSpec, sampling: dict[str, Any]) -> None:
+    engine = make_engine(ServedModel(spec), version=7)
+    with torch.no_grad():
+        engine.served.parameters["model.norm.weight"].fill_(3e38)
+    engine.served.check_finite()
+    with pytest.raises(FloatingPointError, match=r"under version 7 of the weights must be finite.* torch\.float32"):
+        run(engine, sequence(0, [5, 6], 4, **sampling))
+    with pytest.raises(FloatingPointError, match="must be finite"):
+        engine.score(np.asarray([5, 6, 7]), 1.0)
+
+
+def test_the_lowest_temperature_still_has_finite_logprobs(served: ServedModel) -> None:
+    engine = make_engine(served)
+    done = run(engine, sequence(0, [5, 6], 20, temperature=LOWEST_TEMPERATURE, ignore_eos=True))[0]
+    expected = engine.score(np.concatenate([[5, 6], done.token_ids]), LOWEST_TEMPERATURE)[2:]
+    np.testing.assert_allclose(done.logprobs, expected, atol=1e-3)
+    with pytest.raises(ValueError, match=r"temperature must be >= 0\.01, got 0\.005"):
+        engine.score(np.asarray([5, 6]), 0.005)
 
 
 def test_requests_out_of_bounds_are_refused_one_by_one(served: ServedModel) -> None:

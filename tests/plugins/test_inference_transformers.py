@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -36,14 +37,15 @@ def seeded_weights(spec: ModelSpec, version: int) -> list[tuple[str, Tensor]]:
 
 
 class SeededReceiver(Receiver):
-    """Makes up a version's weights; ``breaks_after`` tensors it raises."""
+    """Makes up a version's weights, times ``factor``; after ``breaks_after`` tensors it raises."""
 
     def receive(self, params: Any, index: int, timeout_s: float) -> Iterator[tuple[str, Tensor]]:
         spec = ModelSpec(path=params["path"], config=params["config"])
         for i, named in enumerate(seeded_weights(spec, params["version"])):
             if i == params.get("breaks_after"):
                 raise TimeoutError("nothing came")
-            yield named
+            name, tensor = named
+            yield name, tensor * params.get("factor", 1.0)
 
 
 def source(spec: ModelSpec, version: int, **params: Any) -> WeightSource:
@@ -128,6 +130,21 @@ async def test_a_torn_update_serves_nothing_until_one_succeeds(tmp_path: Path) -
             await backend.generate(request(max_new_tokens=2))
         await backend.update_weights(source(spec, 1))
         assert (await backend.generate(request(max_new_tokens=1))).versions.tolist() == [1]
+
+
+async def test_weights_that_are_no_numbers_are_told_to_the_trainer_and_to_who_starts_the_engine(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    backend = Transformers(max_slots=4, trust_checkpoint=True)
+    async with running(backend, spec, tmp_path):
+        with pytest.raises(ValueError, match=r"hold NaN or infinity, the first model\.embed_tokens\.weight"):
+            await backend.update_weights(source(spec, 1, factor=float("nan")))
+    model = load_causal_lm(spec)
+    model.get_input_embeddings().weight.data.fill_(float("nan"))
+    model.save_pretrained(tmp_path / "broken")
+    shutil.copy(Path(spec.path) / "tokenizer.json", tmp_path / "broken")
+    with pytest.raises(ConnectionError, match="of a model just loaded, look at its files"):
+        async with running(Transformers(max_slots=4), ModelSpec(path=str(tmp_path / "broken")), tmp_path / "broken"):
+            pass
 
 
 async def test_a_stop_string_ends_a_completion(tmp_path: Path) -> None:

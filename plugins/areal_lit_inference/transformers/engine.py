@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from areal_lit.types import FloatArray, IntArray, StopReason, TensorInfo
+from areal_lit.types import LOWEST_TEMPERATURE, FloatArray, IntArray, StopReason, TensorInfo
 from areal_lit_inference.transformers.model import ServedModel
 from areal_lit_inference.transformers.rows import Finished, Rows, Sequence
 from areal_lit_inference.transformers.sampling import SamplingRows, draw, uniform
@@ -248,14 +248,25 @@ class Engine:
         active = slice(first, len(rows))
         noise_n = torch.from_numpy(uniform(rows.noise[active], rows.length[active])).to(self.served.device)
         drawn_n, logprob_n = draw(logits_nV, sampling, noise_n)
-        token_n = drawn_n.cpu().numpy()
-        rows.record(first, token_n, logprob_n.cpu().numpy())
+        token_n, logprobs_n = drawn_n.cpu().numpy(), logprob_n.cpu().numpy()
+        self._require_finite(logprobs_n)
+        rows.record(first, token_n, logprobs_n)
         reasons = self.stopping.ended(rows, first, token_n)
         if not reasons:
             return []
         finished = [self._finished(slot, reason) for slot, reason in reasons.items()]
         self._remove(reasons)
         return finished
+
+    def _require_finite(self, logprobs: FloatArray) -> None:
+        """Raise FloatingPointError where log-probs of tokens that were drawn or given are no numbers."""
+        if not np.isfinite(logprobs).all():
+            raise FloatingPointError(
+                f"log-probs under version {self.version} of the weights must be finite, got "
+                f"{logprobs[~np.isfinite(logprobs)][0]}: the weights themselves are finite, so the model's numbers grow "
+                f"beyond {self.served.model.dtype}. Serve it in another dtype (bfloat16 and float32 reach furthest), or, "
+                "if training blew the weights up, lower the learning rate and go on from an earlier checkpoint"
+            )
 
     def _finished(self, slot: int, reason: StopReason) -> Finished:
         assert self.version is not None, "sequences are only admitted under a version"
@@ -277,7 +288,12 @@ class Engine:
 
     @torch.inference_mode()
     def score(self, token_ids: IntArray, temperature: float) -> FloatArray:
-        """Log-prob of every token given those before it, 0 for the first; logits in chunks of ``SCORE_CHUNK``."""
+        """Log-prob of every token given those before it, 0 for the first; logits in chunks of ``SCORE_CHUNK``.
+
+        Raises ValueError for a temperature that no training has, FloatingPointError for log-probs that are no numbers.
+        """
+        if temperature < LOWEST_TEMPERATURE:
+            raise ValueError(f"temperature must be >= {LOWEST_TEMPERATURE:g}, got {temperature:g}")
         device, count = self.served.device, len(token_ids)
         token_T = torch.from_numpy(token_ids).to(device)
         plan = Prefill(None, pack([count], [[]], device))
@@ -288,6 +304,7 @@ class Engine:
             logprob_TV = (self.served.project(hidden_TD[start:stop]).float() / temperature).log_softmax(-1)
             chosen_T = logprob_TV.gather(1, token_T[start + 1 : stop + 1, None])[:, 0]
             logprobs[start + 1 : stop + 1] = chosen_T.cpu().numpy()
+        self._require_finite(logprobs)
         return logprobs
 
 

@@ -65,6 +65,18 @@ class ServedModel:
         """Logits of hidden states, [..., vocabulary]."""
         return cast(Tensor, self.head(hidden))
 
+    def check_finite(self) -> None:
+        """Raise ValueError for weights with NaN or infinity among them."""
+        extremes = {name: torch.stack(p.aminmax()) for name, p in self.model.named_parameters() if p.numel()}
+        finite = torch.stack(list(extremes.values())).isfinite().all(1).tolist()
+        broken = [name for name, is_finite in zip(extremes, finite, strict=True) if not is_finite]
+        if broken:
+            raise ValueError(
+                f"weights must be finite, and {len(broken)} of {len(finite)} parameters hold NaN or infinity, the first "
+                f"{broken[0]}: the training that made them diverged. Go on from an earlier checkpoint with a lower "
+                "learning rate or stronger gradient clipping; of a model just loaded, look at its files and dtype"
+            )
+
     def check_parity(self) -> None:
         """Compare a short prefill and a decode step with the model's own forward pass; ValueError if they differ.
 
@@ -103,7 +115,7 @@ class ServedModel:
         self._check_complete(covered)
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy every tensor into its parameter. Raises ValueError, possibly half-way, if they do not fit."""
+        """Copy every tensor into its parameter. Raises ValueError, possibly half-way, if they cannot be served."""
         covered = set()
         with torch.no_grad():
             for name, tensor in tensors:
@@ -111,6 +123,7 @@ class ServedModel:
                 target.copy_(tensor)
                 covered.add(id(target))
         self._check_complete(covered)
+        self.check_finite()
 
     def _target(self, name: str, shape: tuple[int, ...]) -> Tensor:
         target = self.parameters.get(name)

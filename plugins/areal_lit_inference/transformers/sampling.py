@@ -78,7 +78,7 @@ def draw(logits_NV: Tensor, rows: SamplingRows, uniform_N: Tensor) -> tuple[Tens
     """(token_N, logprob_N): a token per row by inverse transform, and its log-prob in float32.
 
     Log-probs are those of the whole distribution after temperature and before truncation; a greedy row's are at
-    temperature 1, as its own distribution is degenerate.
+    temperature 1, as its own distribution is degenerate. A row of logits that are no numbers has the log-prob NaN.
     """
     logits_NV = logits_NV.float()
     if rows.temperature_N1 is not None:
@@ -91,6 +91,7 @@ def draw(logits_NV: Tensor, rows: SamplingRows, uniform_N: Tensor) -> tuple[Tens
     cumulative_NV = weight_NV.cumsum(-1, dtype=torch.float64)
     target_N1 = uniform_N[:, None] * cumulative_NV[:, -1:]
     token_N = torch.searchsorted(cumulative_NV, target_N1, right=True)[:, 0]
+    token_N = token_N.clamp(max=logits_NV.shape[1] - 1)  # NaN is found nowhere
     if rows.greedy_N is not None:
         token_N = torch.where(rows.greedy_N, logits_NV.argmax(-1), token_N)
     return token_N, logprob_NV.gather(1, token_N[:, None])[:, 0]

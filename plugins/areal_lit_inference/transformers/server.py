@@ -96,6 +96,7 @@ def load_engine(
 ) -> Engine:  # fmt: skip
     """The model, checked against its own forward pass, and an engine around it."""
     served = ServedModel(spec, dtype=dtype, device=device)
+    served.check_finite()
     served.check_parity()
     codec = TextCodec(spec)
     stopping = Stopping(
@@ -238,8 +239,8 @@ class Server:
     def _score(self, message: Score) -> None:
         try:
             logprobs = self.engine.score(messages.ids_from_bytes(message.token_ids), message.temperature)
-        except ValueError as failure:
-            self.link.send([Reply(number=message.number, error=f"ValueError: {failure}")])
+        except (ValueError, FloatingPointError) as failure:
+            self.link.send([Reply(number=message.number, error=f"{type(failure).__name__}: {failure}")])
             return
         self.link.send([Reply(number=message.number, array=logprobs.tobytes())])
 

@@ -27,7 +27,7 @@ StopReason = Literal["stop", "length", "interrupted"]
 Reduction = Literal["mean", "sum", "max", "min"]
 
 LOWEST_TEMPERATURE = 0.01
-"""Below it logits divided by the temperature lose their precision and then overflow; 0 is greedy and divides nothing."""
+"""Below it logits divided by the temperature lose their precision, then overflow; 0 is greedy and divides nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

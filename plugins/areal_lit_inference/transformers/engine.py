@@ -263,9 +263,9 @@ class Engine:
         if not np.isfinite(logprobs).all():
             raise FloatingPointError(
                 f"log-probs under version {self.version} of the weights must be finite, got "
-                f"{logprobs[~np.isfinite(logprobs)][0]}: the weights themselves are finite, so the model's numbers grow "
-                f"beyond {self.served.model.dtype}. Serve it in another dtype (bfloat16 and float32 reach furthest), or, "
-                "if training blew the weights up, lower the learning rate and go on from an earlier checkpoint"
+                f"{logprobs[~np.isfinite(logprobs)][0]}: the weights are finite, so the model's numbers grow beyond "
+                f"{self.served.model.dtype}. Serve it in another dtype (bfloat16 and float32 reach furthest), or, if "
+                "training blew the weights up, lower the learning rate and go on from an earlier checkpoint"
             )
 
     def _finished(self, slot: int, reason: StopReason) -> Finished:

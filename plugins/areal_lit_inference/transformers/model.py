@@ -72,9 +72,9 @@ class ServedModel:
         broken = [name for name, is_finite in zip(extremes, finite, strict=True) if not is_finite]
         if broken:
             raise ValueError(
-                f"weights must be finite, and {len(broken)} of {len(finite)} parameters hold NaN or infinity, the first "
-                f"{broken[0]}: the training that made them diverged. Go on from an earlier checkpoint with a lower "
-                "learning rate or stronger gradient clipping; of a model just loaded, look at its files and dtype"
+                f"weights must be finite, and {len(broken)} of {len(finite)} parameters hold NaN or infinity, the "
+                f"first {broken[0]}: the training that made them diverged. Go on from an earlier checkpoint with a "
+                "lower learning rate or stronger gradient clipping; of a model just loaded, look at its files and dtype"
             )
 
     def check_parity(self) -> None:

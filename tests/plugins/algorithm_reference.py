@@ -1,18 +1,21 @@
-"""Every algorithm again, in plain Python floats and loops over samples, for the tests to compare with.
+"""The pieces of algorithms again, in plain Python floats and loops over samples, for the tests to compare with.
 
-Nothing here is shared with what it checks: no tensor operation, no packed layout.
+Nothing here is shared with what it checks: no tensor operation, no packed layout. ``algorithm_papers`` puts them
+together.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from areal_lit.token_batch import TokenBatch
+
+POLICIES = {"behaviour": "logprob", "proximal": "proximal", "reference": "reference"}
+"""Columns of log-probs by the name of their policy."""
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Token:
     value: float = 0.0
     turn_reward: float | None = None
     advantage: float = 0.0
+    returns: float = 0.0
 
 
 @dataclass
@@ -43,30 +47,25 @@ class Sample:
 
 def samples_of(batch: TokenBatch, logprob_T: torch.Tensor) -> list[Sample]:
     """A batch taken apart; what is not trained is left out."""
-    per_token = {name: batch[name].tolist() for name in ("proximal", "reference", "value") if name in batch}
-    result = []
-    for segment in range(batch.num_segments):
-        sample = Sample(
-            group=int(batch["group"][segment]),
-            reward=float(batch["reward"][segment]),
-            truncated=bool(batch["truncated"][segment]),
-            final_value=float(batch["final_value"][segment]) if "final_value" in batch else 0.0,
+    column = {name: batch[name].tolist() for name in batch.columns}
+    per_token = {name: column[source] for name, source in POLICIES.items() if source in column}
+    per_token |= {"value": column["value"]} if "value" in column else {}
+    per_token["logprob"] = logprob_T.tolist()
+    finals = column.get("final_value", [0.0] * batch.num_segments)
+    samples = [
+        Sample(group=group, reward=reward, truncated=truncated, final_value=final)
+        for group, reward, truncated, final in zip(
+            column["group"], column["reward"], column["truncated"], finals, strict=True
         )
-        for t in range(batch.num_tokens):
-            if int(batch["segment"][t]) == segment and bool(batch["loss_mask"][t]):
-                sample.tokens.append(
-                    Token(
-                        turn=int(batch["turn"][t]),
-                        version=int(batch["version"][t]),
-                        logprob=float(logprob_T[t]),
-                        behaviour=float(batch["logprob"][t]),
-                        turn_reward=float(batch["turn_reward"][t]) if batch["turn_scored"][t] else None,
-                        **{name: column[t] for name, column in per_token.items()},
-                    )
-                )
-        if sample.tokens:
-            result.append(sample)
-    return result
+    ]
+    for t, segment in enumerate(column["segment"]):
+        if column["loss_mask"][t]:
+            token = Token(turn=column["turn"][t], version=column["version"][t])
+            token.turn_reward = column["turn_reward"][t] if column["turn_scored"][t] else None
+            for name, values in per_token.items():
+                setattr(token, name, values[t])
+            samples[segment].tokens.append(token)
+    return [sample for sample in samples if sample.tokens]
 
 
 def all_tokens(samples: Sequence[Sample]) -> list[Token]:
@@ -77,101 +76,99 @@ def all_tokens(samples: Sequence[Sample]) -> list[Token]:
 
 
 def compared(
-    values: Sequence[float], groups: Sequence[int], *, mean: str = "group", std: str = "group", others: bool = False
+    values: Sequence[float],
+    groups: Sequence[Hashable],
+    *,
+    mean: str = "group",
+    std: str = "group",
+    others: bool = False,
+    unbiased: bool = True,
+    eps: float = 1e-6,
 ) -> list[float]:
     """Values centred and scaled, 0 where there is nothing to compare with."""
+
+    def sets(level: str) -> dict[Hashable, list[float]]:
+        found: dict[Hashable, list[float]] = {}
+        for value, group in zip(values, groups, strict=True):
+            found.setdefault(group if level.startswith("group") else None, []).append(value)
+        return found
+
+    centres = {key: (math.fsum(x), len(x), len(set(x)) < 2) for key, x in sets(mean).items()}
+    scales = {key: (_rms(x) if std.endswith("_rms") else _deviation(x, unbiased)) + eps for key, x in sets(std).items()}
     result = []
-    for i, (value, group) in enumerate(zip(values, groups, strict=True)):
-        peers = [j for j, other in enumerate(groups) if other == group]
-        centre_set = peers if mean == "group" else list(range(len(values)))
+    for value, group in zip(values, groups, strict=True):
+        total, count, is_constant = centres[group if mean == "group" else None]
         if mean == "none":
             centred = value
-        elif len({values[j] for j in centre_set}) < 2:
+        elif is_constant:
             centred = 0.0
         else:
-            centred = value - statistics.fmean(values[j] for j in centre_set if not others or j != i)
-        scale_set = [values[j] for j in (peers if std == "group" else range(len(values)))]
-        scale = 1.0
-        if std != "none":
-            scale = (statistics.stdev(scale_set) if len(scale_set) > 1 else 0.0) + 1e-6
-        result.append(centred / scale)
+            centred = value - ((total - value) / (count - 1) if others else total / count)
+        result.append(centred if std == "none" else centred / scales[group if std.startswith("group") else None])
     return result
 
 
-def give_rewards(samples: Sequence[Sample], **settings: object) -> None:
-    """Advantages without a critic: what a sample's reward and its own and later turns' rewards are worth."""
-    groups = [sample.group for sample in samples]
-    worths = compared([sample.reward for sample in samples], groups, **settings)  # type: ignore[arg-type]
-    turns = [(s.group, t) for s in samples for t in s.tokens if t.turn_reward is not None]
-    turn_worths = compared([t.turn_reward for _, t in turns], [g for g, _ in turns], **settings)  # type: ignore[arg-type, misc]
-    worth_of = {id(token): worth for (_, token), worth in zip(turns, turn_worths, strict=True)}
-    for sample, worth in zip(samples, worths, strict=True):
-        for i, token in enumerate(sample.tokens):
-            token.advantage = worth + sum(worth_of.get(id(later), 0.0) for later in sample.tokens[i:])
+def _rms(x: Sequence[float]) -> float:
+    return math.sqrt(math.fsum(a * a for a in x) / len(x))
 
 
-def take_divergence(samples: Sequence[Sample], weight: float) -> None:
-    """Subtract the k1 that is still to come."""
-    for sample in samples:
-        for i, token in enumerate(sample.tokens):
-            token.advantage -= weight * sum(later.proximal - later.reference for later in sample.tokens[i:])
+def _deviation(x: Sequence[float], unbiased: bool) -> float:
+    mean = math.fsum(x) / len(x)
+    return math.sqrt(math.fsum((a - mean) ** 2 for a in x) / max(len(x) - unbiased, 1))
 
 
-def whiten(samples: Sequence[Sample]) -> None:
-    tokens = all_tokens(samples)
-    for token, x in zip(
-        tokens, compared([t.advantage for t in tokens], [0] * len(tokens), mean="batch", std="batch"), strict=True
-    ):
-        token.advantage = x
+def overlong_penalty(length: int, *, max_length: int, buffer: int, factor: float) -> float:
+    return min(0.0, max(-factor, -(length - (max_length - buffer)) / buffer * factor))
+
+
+def to_go(sample: Sample, rewards: Sequence[float], *, gamma: float, turn_discount: float) -> list[float]:
+    """What is still to come from each token, summed term by term."""
+    result = []
+    for i in range(len(sample.tokens)):
+        discount, total = 1.0, 0.0
+        for j in range(i, len(sample.tokens)):
+            if j > i:
+                discount *= gamma * (turn_discount if sample.tokens[j].turn != sample.tokens[j - 1].turn else 1.0)
+            total += discount * rewards[j]
+        result.append(total)
+    return result
+
+
+def steps_of(sample: Sample, by_turn: bool) -> list[list[int]]:
+    """The indices of each step's tokens: of one token each, or of all tokens of a turn."""
+    steps: dict[int, list[int]] = {}
+    for i, token in enumerate(sample.tokens):
+        steps.setdefault(token.turn if by_turn else i, []).append(i)
+    return list(steps.values())
 
 
 def estimate_advantages(
     sample: Sample, rewards: Sequence[float], *, gamma: float, lam: float, by_turn: bool
 ) -> list[float]:
     """GAE by its recursion, one sequence at a time; per loss token."""
-    steps: list[list[int]] = []
-    for i, token in enumerate(sample.tokens):
-        known = next((s for s in steps if sample.tokens[s[0]].turn == token.turn), None) if by_turn else None
-        if known is None:
-            steps.append([i])
-        else:
-            known.append(i)
     following = sample.final_value if sample.truncated else 0.0
     carried, result = 0.0, [0.0] * len(sample.tokens)
-    for step in reversed(steps):
+    for step in reversed(steps_of(sample, by_turn)):
         value = sample.tokens[step[0]].value
-        carried = sum(rewards[i] for i in step) + gamma * following - value + gamma * lam * carried
+        carried = math.fsum(rewards[i] for i in step) + gamma * following - value + gamma * lam * carried
         following = value
         for i in step:
             result[i] = carried
     return result
 
 
-# --- losses: (value, slope in the current log-prob) ----------------------------------------------
-
-Term = tuple[float, float]
+# --- policies ------------------------------------------------------------------------------------
 
 
-def clip(log_ratio: float, advantage: float, low: float, high: float) -> Term:
-    ratio = math.exp(log_ratio)
-    bounded = min(max(ratio, 1 - low), 1 + high)
-    if -advantage * ratio >= -advantage * bounded:
-        return -advantage * ratio, -advantage * ratio
-    return -advantage * bounded, 0.0
-
-
-def gate(log_ratio: float, advantage: float, tau_pos: float, tau_neg: float) -> Term:
-    ratio = math.exp(log_ratio)
-    tau = tau_pos if advantage > 0 else tau_neg
-    sigmoid = 1 / (1 + math.exp(-tau * (ratio - 1)))
-    return -advantage * 4 / tau * sigmoid, -advantage * 4 * sigmoid * (1 - sigmoid) * ratio
-
-
-def off_policy(token: Token, *, lower: float = 0.0, upper: float = 5.0, is_masked: bool = False) -> float:
-    weight = math.exp(token.proximal - token.behaviour)
-    if is_masked:
-        return weight if lower <= weight <= upper else 0.0
-    return min(max(weight, lower), upper)
+def proximal_logprob(token: Token, way: str, trained_version: int) -> float:
+    """The log-prob of the policy one version before the trained one, recomputed or guessed from its neighbours."""
+    if way in ("recompute", "compare"):
+        return token.proximal
+    behind = trained_version - token.version
+    share = 1.0 if way == "current" or behind == 0 else min(1.0, max(0.0, (behind - 1) / behind))
+    if way == "linear":
+        return math.log((1 - share) * math.exp(token.behaviour) + share * math.exp(token.logprob))
+    return token.behaviour + share * (token.logprob - token.behaviour)
 
 
 def bernoulli_divergence(first: float, second: float) -> float:
@@ -184,43 +181,53 @@ def bernoulli_divergence(first: float, second: float) -> float:
 
 def within_second_moment(log_ratios: Sequence[float], threshold: float) -> list[bool]:
     """Drop the largest squares, equal ones together, until the mean of the rest is below the threshold."""
-    squares = [x * x for x in log_ratios]
-    kept = sorted(squares)
-    while kept and statistics.fmean(kept) >= threshold:
+    kept = sorted(x * x for x in log_ratios)
+    while kept and math.fsum(kept) / len(kept) >= threshold:
         rest = [square for square in kept if square != kept[-1]]
         if not rest:
             break
         kept = rest
-    return [square <= kept[-1] for square in squares]
+    return [x * x <= kept[-1] for x in log_ratios]
 
 
-# --- aggregation ---------------------------------------------------------------------------------
+# --- terms: (value, slope in what is trained) ----------------------------------------------------
+
+Term = tuple[float, float]
 
 
-def weights(samples: Sequence[Sample], aggregation: str, max_length: int = 1) -> list[list[float]]:
-    num_tokens = len(all_tokens(samples))
-    groups = {sample.group for sample in samples}
-    result = []
-    for sample in samples:
-        n = len(sample.tokens)
-        of_group = sum(len(other.tokens) for other in samples if other.group == sample.group)
-        weight = {
-            "token_mean": 1 / num_tokens,
-            "sequence_mean": 1 / n / len(samples),
-            "sequence_sum": 1 / len(samples),
-            "group_mean": 1 / of_group / len(groups),
-            "constant": 1 / (len(samples) * max_length),
-        }[aggregation]
-        result.append([weight] * n)
-    return result
+def clip(log_ratio: float, advantage: float, low: float, high: float, dual: float | None = None) -> Term:
+    ratio = math.exp(log_ratio)
+    bounded = min(max(ratio, 1 - low), 1 + high)
+    is_plain = -advantage * ratio >= -advantage * bounded
+    value = -advantage * (ratio if is_plain else bounded)
+    if dual is not None and advantage < 0 and value > -dual * advantage:
+        return -dual * advantage, 0.0
+    return value, value if is_plain else 0.0
 
 
-def total(samples: Sequence[Sample], aggregation: str, term: Callable[[Sample, Token], Term], max_length: int = 1):
-    """The step's loss, and its slope in each loss token's log-prob, in order."""
-    loss, slopes = 0.0, []
-    for sample, row in zip(samples, weights(samples, aggregation, max_length), strict=True):
-        for token, weight in zip(sample.tokens, row, strict=True):
-            value, slope = term(sample, token)
-            loss += weight * value
-            slopes.append(weight * slope)
-    return loss, slopes
+def gate(log_ratio: float, advantage: float, tau_pos: float, tau_neg: float) -> Term:
+    ratio = math.exp(log_ratio)
+    tau = tau_pos if advantage > 0 else tau_neg
+    sigmoid = 1 / (1 + math.exp(-tau * (ratio - 1)))
+    return -advantage * 4 / tau * sigmoid, -advantage * 4 * sigmoid * (1 - sigmoid) * ratio
+
+
+def divergence(x: float, estimator: str) -> Term:
+    """The estimate of a KL from one log-ratio, and the slope that descends on it."""
+    k3 = math.exp(-x) - 1 + x
+    return {"k1": (x, 1.0), "k2": (x * x / 2, x), "k3": (k3, 1 - math.exp(-x)), "k3+": (k3, x)}[estimator]
+
+
+def value_error(value: float, old: float, target: float, *, value_clip: float | None, shape: str) -> Term:
+    plain = _halved(value - target, shape)
+    if value_clip is None:
+        return plain
+    near = min(max(value, old - value_clip), old + value_clip)
+    clipped, _ = _halved(near - target, shape)
+    return (clipped, 0.0) if clipped > plain[0] else plain
+
+
+def _halved(error: float, shape: str) -> Term:
+    if shape == "huber" and abs(error) > 10:
+        return 10 * (abs(error) - 5), math.copysign(10, error)
+    return error * error / 2, error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from areal_lit.contracts import DataModule, Source
+from areal_lit.sizes import MAX_EPISODES, require_size
 from areal_lit.types import Group, Metric, Prompt, Sampling
 
 
@@ -39,9 +40,8 @@ class Evaluation:
     timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name, value, lowest in (("every_steps", self.every_steps, 0), ("samples", self.samples, 1)):
-            if value < lowest:
-                raise ValueError(f"evaluation.{name} must be >= {lowest}, got {value}")
+        require_size("evaluation.every_steps", self.every_steps, least=0)
+        require_size("evaluation.samples", self.samples, least=1, most=MAX_EPISODES)
         if self.max_prompts is not None and self.max_prompts < 1:
             raise ValueError(f"evaluation.max_prompts must be >= 1 or null for all, got {self.max_prompts}")
 

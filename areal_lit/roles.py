@@ -13,6 +13,7 @@ from typing import Any, final
 from areal_lit.activity import Activity
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Strategy, WeightTransport, WorkerGroup
 from areal_lit.refresh import Refresh
+from areal_lit.sizes import MAX_PROCESSES, MAX_THREADS, require_size
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec, TensorInfo, WeightSource, merge_metrics
 
@@ -59,13 +60,9 @@ class Role:
     refresh: Refresh | None = None
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("num_ranks", self.num_ranks, 1),
-            ("num_threads", self.num_threads, 0),
-            ("num_gpus", self.num_gpus, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
+        require_size("num_ranks", self.num_ranks, least=1, most=MAX_PROCESSES)
+        require_size("num_threads", self.num_threads, least=0, most=MAX_THREADS)
+        require_size("num_gpus", self.num_gpus, least=0, most=MAX_PROCESSES)
 
 
 class RoleGroup:

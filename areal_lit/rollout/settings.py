@@ -8,6 +8,7 @@ from typing import Literal, final
 from areal_lit.hookspecs import hookimpl
 from areal_lit.rollout.limits import PromptTooLong
 from areal_lit.rollout.warmup import Warmup
+from areal_lit.sizes import MAX_EPISODES
 from areal_lit.types import Prompt, Sampling
 
 
@@ -83,12 +84,26 @@ class Rollout:
         ):
             if not ok:
                 raise ValueError(f"rollout.{name} must be {rule}, got {getattr(self, name)}")
+        self._check_size()
         for name, warmup, full_name, full in (
             ("groups_warmup", self.groups_warmup, "groups_per_step", self.groups_per_step),
             ("length_warmup", self.length_warmup, "sampling.max_new_tokens", self.sampling.max_new_tokens),
         ):
             if warmup is not None and warmup.start > full:
                 raise ValueError(f"rollout.{name}.start must be at most {full_name} {full}, got {warmup.start}")
+
+    def _check_size(self) -> None:
+        """Raise ValueError for more episodes at once than any machine holds."""
+        ahead = (self.max_staleness + 1) * self.groups_per_step
+        for groups, cause, way_out in (
+            (ahead, "(max_staleness + 1) * groups_per_step", "lower one of them"),
+            (self.max_concurrent or 0, "max_concurrent", "lower it"),
+        ):
+            if groups * self.samples_per_group > MAX_EPISODES:
+                raise ValueError(
+                    f"rollout.{cause} = {groups} groups of samples_per_group {self.samples_per_group} must be at most "
+                    f"{MAX_EPISODES} episodes, more than any machine holds at once; {way_out} or samples_per_group"
+                )
 
     def groups_at(self, step: int) -> int:
         """Groups that a step consumes."""

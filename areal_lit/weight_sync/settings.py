@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from areal_lit.sizes import MAX_SLOTS, require_size
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,9 @@ class WeightSync:
     abort_above: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("interval", self.interval, 1), ("probe_first", self.probe_first, 0), ("probe_every", self.probe_every, 0),
-            ("probe_tokens", self.probe_tokens, 1), ("probe_prompts", self.probe_prompts, 1),
-        ):  # fmt: skip
-            if value < least:
-                raise ValueError(f"sync.{name} must be >= {least}, got {value}")
+        for name, least in (("interval", 1), ("probe_first", 0), ("probe_every", 0), ("probe_tokens", 1)):
+            require_size(f"sync.{name}", getattr(self, name), least=least)
+        require_size("sync.probe_prompts", self.probe_prompts, least=1, most=MAX_SLOTS)
         if not self.timeout_s > 0:
             raise ValueError(f"sync.timeout_s must be > 0, got {self.timeout_s}")
         for name, limit in (("warn_above", self.warn_above), ("abort_above", self.abort_above)):

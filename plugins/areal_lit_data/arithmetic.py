@@ -7,6 +7,7 @@ from random import Random
 from typing import overload
 
 from areal_lit.contracts import PREVIEWED, DataModule, Preview, Source
+from areal_lit.sizes import MAX_EXAMPLES, require_size
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 
@@ -46,8 +47,7 @@ class Arithmetic(DataModule):
             raise ValueError(f"digits must be in 1..9, got {digits}")
         if not operators or set(operators) - set("+-*") or len(set(operators)) < len(operators):
             raise ValueError(f"operators must be some of '+-*', each once, got {operators!r}")
-        if num_examples < 1:
-            raise ValueError(f"num_examples must be >= 1, got {num_examples}")
+        require_size("num_examples", num_examples, least=1, most=MAX_EXAMPLES)
         if not 0 <= noise <= 1:
             raise ValueError(f"noise must be in [0, 1], got {noise}")
         num_problems = len(operators) * 10 ** (2 * digits)

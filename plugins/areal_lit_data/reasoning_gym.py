@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from areal_lit.contracts import DataModule, Source
 from areal_lit.names import closest
+from areal_lit.sizes import MAX_EXAMPLES, require_size
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit.validation import template_rules
@@ -71,9 +72,8 @@ class ReasoningGym(DataModule):
     ) -> None:
         if not tasks:
             raise ValueError("tasks must name at least one task, as in {leg_counting: {}}")
-        for name, value, least in (("size", size, 1), ("eval_size", eval_size, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
+        require_size("size", size, least=1, most=MAX_EXAMPLES)
+        require_size("eval_size", eval_size, least=0, most=MAX_EXAMPLES)
         if system is not None and not chat:
             raise ValueError("system needs a chat prompt; set chat: true")
         self.tasks = tasks

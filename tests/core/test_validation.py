@@ -144,8 +144,8 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "rollout.length_warmup is given, but SFT learns without rollouts; remove it",
     ),
     "no divisor but far away": (
-        lambda: {"num_minibatches": 3, "rollout": rollout(groups_per_step=2**60)},
-        "does not divide the 2305843009213693952 samples of a step (groups_per_step times samples_per_group); set it "
+        lambda: {"num_minibatches": 3, "rollout": rollout(groups_per_step=2**20)},
+        "does not divide the 2097152 samples of a step (groups_per_step times samples_per_group); set it "
         "to 2",
     ),
     "name of too many bytes": (lambda: {"name": "é" * 121}, "name must be at most 240 bytes in UTF-8, got 242"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from areal_lit.contracts.inference import InferenceBackend, LogprobDistribution
 from areal_lit.contracts.launcher import Process, ProcessSpec
 from areal_lit.models import LATE_IMPORTS
+from areal_lit.sizes import MAX_PROCESSES, MAX_SLOTS, MAX_THREADS, require_size
 from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, ModelSpec, WeightSource
 
 if TYPE_CHECKING:
@@ -50,13 +51,10 @@ class Transformers(InferenceBackend):
         update_timeout_s: float = 120.0,
         trust_checkpoint: bool = False,
     ) -> None:
-        for name, value in (
-            ("max_slots", max_slots),
-            ("max_prefill_tokens", max_prefill_tokens),
-            ("num_threads", num_threads),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        require_size("max_slots", max_slots, least=1, most=MAX_SLOTS)
+        require_size("max_prefill_tokens", max_prefill_tokens, least=1)
+        require_size("num_threads", num_threads, least=1, most=MAX_THREADS)
+        require_size("num_gpus", num_gpus, least=0, most=MAX_PROCESSES)
         self.max_slots = max_slots
         self.max_prefill_tokens = max_prefill_tokens
         self.num_threads = num_threads

@@ -23,6 +23,7 @@ from areal_lit.logs import LogPipe, Logs
 from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
 from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
+from areal_lit.sizes import MAX_PROCESSES, require_size
 from areal_lit.types import Metric, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -56,14 +57,9 @@ class Rewarding:
     max_kills_in_row: int = 32
 
     def __post_init__(self) -> None:
-        for name, number in (
-            ("num_workers", self.num_workers),
-            ("max_attempts", self.max_attempts),
-            ("batch_size", self.batch_size),
-            ("max_kills_in_row", self.max_kills_in_row),
-        ):
-            if number < 1:
-                raise ValueError(f"rewarding.{name} must be >= 1, got {number}")
+        require_size("rewarding.num_workers", self.num_workers, least=1, most=MAX_PROCESSES)
+        for name in ("max_attempts", "batch_size", "max_kills_in_row"):
+            require_size(f"rewarding.{name}", getattr(self, name), least=1)
         if not self.timeout_s > 0:
             raise ValueError(f"rewarding.timeout_s must be > 0, got {self.timeout_s}")
         if self.on_failure not in ("drop", "raise"):

@@ -19,6 +19,7 @@ _HOMES = {
     "check_strategy": "strategy",
     "check_transport": "transport",
     "check_workflow": "workflow",
+    "started_ranks": "algorithm_ranks",
     "tiny_spec": "tiny",
 }
 

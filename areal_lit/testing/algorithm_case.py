@@ -14,7 +14,8 @@ from torch import Tensor
 
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts.algorithm import Algorithm
-from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel
+from areal_lit.contracts.strategy import Output
+from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel, visible
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Group, Metric, merge_metrics
 
@@ -29,7 +30,7 @@ _GARBAGE = (1e3, -1e3, float("nan"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Gradients of every role and merged metrics of one optimizer step."""
+    """Gradients of every role and merged metrics of one optimizer step: ``policy/NAME``, the step's as they are."""
 
     gradients: dict[str, Tensor]
     metrics: dict[str, Metric]
@@ -65,7 +66,10 @@ class AlgorithmCase:
         return batch.with_columns(**{name: x for name, x in filled.items() if name in allowed})
 
     def model(self, role: str) -> ToyModel:
-        return ToyModel(seed=1 + sum(map(ord, role)))
+        return ToyModel(seed=self.seed_of(role))
+
+    def seed_of(self, role: str) -> int:
+        return 1 + sum(map(ord, role))
 
     def _noisy(self, logprob_T: Tensor, batch: TokenBatch, stream: int) -> Tensor:
         """Log-probs with noise that depends on a token's group, sample and position only, not on order."""
@@ -76,8 +80,6 @@ class AlgorithmCase:
         self,
         batch: TokenBatch,
         *,
-        num_shards: int = 1,
-        max_tokens: int = 1 << 30,
         change: Callable[[TokenBatch], TokenBatch] | None = None,
         garble: bool = False,
     ) -> Result:
@@ -87,16 +89,26 @@ class AlgorithmCase:
             change: applied to the prepared and weighed batch.
             garble: fill the model's outputs with garbage where the mask is False.
         """
-        weighed = self.algorithm.weigh(self.algorithm.prepare(batch))
+        prepared = self.algorithm.prepare(batch)
+        weighed = self.algorithm.weigh(prepared)
         weighed = weighed if change is None else change(weighed)
-        return self.train(weighed, num_shards=num_shards, max_tokens=max_tokens, garble=garble)
+        result = self.train(weighed, num_shards=1, max_tokens=1 << 30, garble=garble)
+        return replace(result, metrics=result.metrics | merge_metrics(list(self.algorithm.step_metrics(prepared))))
 
-    def train(self, weighed: TokenBatch, *, num_shards: int, max_tokens: int, garble: bool = False) -> Result:
+    def train(
+        self,
+        weighed: TokenBatch,
+        *,
+        num_shards: int,
+        max_tokens: int,
+        garble: bool = False,
+        models: Mapping[str, ToyModel] | None = None,
+    ) -> Result:
         plan = plan_shards(weighed, num_shards=num_shards, max_tokens=max_tokens, packing="ffd")
         gradients: dict[str, Tensor] = {}
         metrics: list[Metric] = []
         for role, objective in self.algorithm.objectives().items():
-            model = self.model(role)
+            model = self.model(role) if models is None else models[role]
             parameters = list(model.parameters())
             gradient = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
             for microbatch in (mb for shard_batches in shard(weighed, plan) for mb in shard_batches):
@@ -115,10 +127,8 @@ class AlgorithmCase:
 
     def visible(self, outputs: TokenOutputs, role: str) -> TokenOutputs:
         """Only what a strategy with this head would give."""
-        if self.algorithm.heads[role] != "lm":
-            return replace(outputs, logprob_T=None, entropy_T=None)
-        entropy = outputs.entropy_T if "entropy" in self.algorithm.needs else None
-        return replace(outputs, entropy_T=entropy, value_T=None, final_value_S=None)
+        wanted: frozenset[Output] = frozenset({"entropy"} if "entropy" in self.algorithm.needs else ())
+        return visible(outputs, self.algorithm.heads[role], wanted)
 
 
 def garbled_columns(batch: TokenBatch, names: Sequence[str]) -> TokenBatch:

@@ -6,13 +6,14 @@ Shapes: T packed tokens, S segments, V vocabulary, D features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from areal_lit.contracts.strategy import Head, Output
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import Example, Group, IntArray, Prompt, Trajectory
 
@@ -124,3 +125,11 @@ class ToyModel(torch.nn.Module):
 
     def _features(self, token_T: Tensor, position_T: Tensor) -> Tensor:
         return torch.tanh(self.token_VD[token_T] + 0.1 * position_T.double()[:, None] * self.position_D)
+
+
+def visible(outputs: TokenOutputs, head: Head, wanted: frozenset[Output]) -> TokenOutputs:
+    """What a strategy with this head gives of them; entropies only where wanted."""
+    if head != "lm":
+        return replace(outputs, logprob_T=None, entropy_T=None)
+    entropy_T = outputs.entropy_T if "entropy" in wanted else None
+    return replace(outputs, entropy_T=entropy_T, value_T=None, final_value_S=None)

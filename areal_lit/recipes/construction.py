@@ -6,13 +6,18 @@ first mistake of every component is told.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from areal_lit.contracts import Component
+from areal_lit.plugins.distributions import distribution_of, dotted_path
 from areal_lit.recipes.schema import parameters_of, shape_of
 
 _REFUSED: Any = object()
+_FRAMES = 2
+"""Of a traceback, the last so many."""
 
 
 def refusals(cls: type, arguments: Mapping[str, Any]) -> list[str]:
@@ -37,7 +42,11 @@ def _construct(cls: type, arguments: Mapping[str, Any], path: str, problems: lis
     try:
         return cls(**values)
     except ValueError as error:
-        problems.append(_placed(str(error), path))
+        problems.append(_placed(str(error), path) if str(error) else _crashed(cls, error, path))
+        return _REFUSED
+    # a plugin's constructor may raise anything, sys.exit() included; it is reported, with its traceback
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        problems.append(_crashed(cls, error, path))
         return _REFUSED
 
 
@@ -59,6 +68,19 @@ def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
         parts = [_value(shape.hint, item, f"{path}.{index}", problems) for index, item in enumerate(table)]
         return _REFUSED if any(part is _REFUSED for part in parts) else parts
     return value
+
+
+def _crashed(cls: type, error: BaseException, path: str) -> str:
+    """What a constructor failed of, that is no refusal of its arguments: where, in which class, and why."""
+    own = traceback.extract_tb(error.__traceback__)[1:]  # without the call from here
+    frames = "".join(traceback.format_list(own[-_FRAMES:])).rstrip()
+    name = dotted_path(cls)
+    what = "".join(traceback.format_exception_only(error)).strip()
+    key = f"{path}.init_args" if issubclass(cls, Component) else path or "the recipe"
+    return (
+        f"{key}: the constructor of {name} ({distribution_of(name)}) raised {what}; give it other "
+        f"arguments, or mend the class\n{frames}"
+    )
 
 
 def _placed(message: str, path: str) -> str:

@@ -15,6 +15,8 @@ from areal_lit.contracts import Component
 
 Form = Literal["component", "group", "list", "mapping", "leaf"]
 
+_UNTYPED = "of the type that the constructor annotates, and it annotates none: the class must, as in `name: float`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
@@ -124,6 +126,8 @@ def describe(hint: Any) -> str:
     for member in members(hint):
         if typing.get_origin(member) is Literal:
             words.append("one of " + ", ".join(repr(value) for value in typing.get_args(member)))
+        elif member is inspect.Parameter.empty:
+            words.append(_UNTYPED)
         elif isinstance(member, type) and typing.get_origin(member) is None:
             words.append(
                 {"str": "text", "int": "an integer", "float": "a number", "bool": "true or false"}.get(

@@ -50,8 +50,11 @@ class Recipe:
         try:
             arguments = vars(self._parser.instantiate(self._parsed))
             trainer: Trainer = self._cls(**arguments)
-        except ValueError as error:
+        # a plugin's constructor may raise anything, sys.exit() included; what no constructor raises is a bug of ours
+        except (Exception, SystemExit) as error:
             problems = refusals(self._cls, vars(self._parsed))
+            if not problems and not isinstance(error, ValueError):
+                raise
             raise RecipeError("\n".join(problems) or _plain(str(error))) from error
         trainer.config = self.config
         return trainer

@@ -3,20 +3,10 @@
 From Python: ``areal_lit.recipes.load("quickstart").fit()``.
 """
 
-from areal_lit.recipes.loading import (
-    Recipe,
-    RecipeError,
-    describe_config,
-    find,
-    load,
-    parse_value,
-    read,
-    read_flags,
-    resolve,
-    shipped,
-)
+from areal_lit.recipes.files import RecipeError, find, layers, parse_value, read, shipped
+from areal_lit.recipes.loading import Recipe, describe_config, load, read_flags, resolve
 
 __all__ = [
-    "Recipe", "RecipeError", "describe_config", "find", "load", "parse_value", "read", "read_flags",
-    "resolve", "shipped",
+    "Recipe", "RecipeError", "describe_config", "find", "layers", "load", "parse_value", "read",
+    "read_flags", "resolve", "shipped",
 ]  # fmt: skip

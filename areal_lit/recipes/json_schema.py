@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from typing import Any, Literal
@@ -18,6 +18,10 @@ from areal_lit.recipes.schema import Parameter, admits_null, members, parameters
 
 Schema = dict[str, Any]
 
+BASE: Schema = {
+    "type": ["string", "null"],
+    "description": "a recipe by name, or a file beside this one, laid under this",
+}
 DOTTED: Schema = {"pattern": "[.:]", "description": "dotted path of a class: package.module.Class"}
 # YAML gives quoted numbers and switches as text, and the parser reads them all the same
 PLAIN: Mapping[Any, Schema] = {
@@ -41,22 +45,31 @@ def json_schema(cls: type, plugins: Plugins | None = None) -> Schema:
         cls: the Trainer.
         plugins: those installed, by default. Of one that cannot be imported only the name is known.
     """
-    writer = _Writer(plugins or Plugins.discover())
-    table = writer.table(cls)
+    plugins = plugins or Plugins.discover()
+    whole, over_base = _Writer(plugins), _Writer(plugins, is_over_base=True)
+    table, partial = whole.table(cls), over_base.table(cls)
+    partial["properties"] = {"base": BASE, **partial["properties"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"areal-lit recipe ({metadata.version('areal-lit')})",
-        **table,
-        "$defs": dict(sorted(writer.definitions.items())),
+        "if": {"required": ["base"]},
+        "then": partial,
+        "else": table,
+        "$defs": dict(sorted({**whole.definitions, **over_base.definitions}.items())),
     }
 
 
 class _Writer:
-    """Writes the schema of one type after the other; what is named more than once goes to ``definitions``."""
+    """Writes the schema of one type after the other; what is named more than once goes to ``definitions``.
 
-    def __init__(self, plugins: Plugins) -> None:
+    Args:
+        is_over_base: of a recipe with a base, which may lack what the base says: no key is required.
+    """
+
+    def __init__(self, plugins: Plugins, *, is_over_base: bool = False) -> None:
         self.definitions: dict[str, Schema] = {}
         self._plugins = plugins
+        self._is_over_base = is_over_base
 
     def table(self, cls: type) -> Schema:
         """The arguments of a class."""
@@ -64,9 +77,15 @@ class _Writer:
         return {
             "type": "object",
             "properties": {name: self._key(parameter) for name, parameter in parameters.items()},
-            "required": [name for name, parameter in parameters.items() if parameter.is_required],
+            "required": self._required(name for name, parameter in parameters.items() if parameter.is_required),
             "additionalProperties": False,
         }
+
+    def _required(self, names: Iterable[str]) -> list[str]:
+        return [] if self._is_over_base else list(names)
+
+    def _reference(self, name: str) -> str:
+        return f"{name} over a base" if self._is_over_base else name
 
     def _key(self, parameter: Parameter) -> Schema:
         schema = dict(self._value(parameter.hint))
@@ -103,6 +122,7 @@ class _Writer:
         return {"type": "null"} if hint is types.NoneType else PLAIN.get(hint, {})
 
     def _defined(self, name: str, cls: type) -> Schema:
+        name = self._reference(name)
         if name not in self.definitions:
             self.definitions[name] = {}  # met again on the way, in a class that takes its own kind
             self.definitions[name] = {"description": _headline(cls), **self.table(cls)}
@@ -112,10 +132,11 @@ class _Writer:
         """A component of a kind: a name, or ``class_path`` with the arguments of that class."""
         if not kind:
             return {}
-        if kind not in self.definitions:
-            self.definitions[kind] = {}
-            self.definitions[kind] = self._named(kind)
-        return {"$ref": f"#/$defs/{kind}"}
+        name = self._reference(kind)
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self._named(kind)
+        return {"$ref": f"#/$defs/{name}"}
 
     def _named(self, kind: str) -> Schema:
         known = [self._plugin(plugin) for plugin in self._plugins if plugin.kind == kind]
@@ -129,7 +150,7 @@ class _Writer:
                         "class_path": {"type": "string", "anyOf": [*(choice for choice, _, _ in known), DOTTED]},
                         "init_args": {"type": ["object", "null"]},
                     },
-                    "required": ["class_path"],
+                    "required": self._required(["class_path"]),
                     "additionalProperties": False,
                     "allOf": [rule for _, rule, _ in known if rule],
                 },
@@ -144,13 +165,14 @@ class _Writer:
         except PluginError:
             return choice, {}, False
         choice["description"] = _headline(cls)
-        needs_arguments = any(parameter.is_required for parameter in parameters_of(cls).values())
+        needs_arguments = bool(self._required(n for n, given in parameters_of(cls).items() if given.is_required))
         arguments = self._defined(plugin.path, cls)
         then: Schema = {"properties": {"init_args": arguments}, "required": ["init_args"]}
         if not needs_arguments:
             then = {"properties": {"init_args": {"anyOf": [arguments, {"type": "null"}]}}}
         names = {"enum": [plugin.name, plugin.path, plugin.target]}
-        return choice, {"if": {"properties": {"class_path": names}}, "then": then}, needs_arguments
+        is_it = {"properties": {"class_path": names}, "required": ["class_path"]}
+        return choice, {"if": is_it, "then": then}, needs_arguments
 
 
 def _headline(cls: type) -> str:

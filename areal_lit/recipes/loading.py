@@ -1,31 +1,21 @@
-"""Recipes: YAML files whose keys are the Trainer's arguments.
-
-From Python: ``areal_lit.recipes.load("quickstart").fit()``.
-"""
+"""From recipes and overrides to a checked recipe, and on to a Trainer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import Component
-from areal_lit.names import closest
 from areal_lit.plugins import Plugins
+from areal_lit.recipes.files import RecipeError, layers, parse_value
 from areal_lit.secrets import HIDDEN, hidden_keys, learn
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
-
-SHIPPED = "areal_lit_recipes"
-"""The package whose YAML files are found by name."""
-
-
-class RecipeError(ValueError):
-    """A recipe is wrong; the message lists everything found, each with the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +75,16 @@ def resolve(
     from areal_lit.recipes.resolver import Assignment, Resolver
 
     assignments = [
-        Assignment(keys=(), value=config if isinstance(config, Mapping) else read(config), source=source)
-        for source, config in enumerate(configs)
+        Assignment(keys=(), value=table, source=(index, depth))
+        for index, config in enumerate(configs)
+        for depth, table in enumerate(layers(config))
     ]
+    said_by_flags = read_flags(flags)
+    if any(keys == ("base",) for keys, _ in said_by_flags):
+        raise RecipeError("--base: a base is named in a recipe; here give it as the first --config")
     assignments += [
-        Assignment(keys=keys, value=parse_value(text), source=len(configs), text=text)
-        for keys, text in read_flags(flags)
+        Assignment(keys=keys, value=parse_value(text), source=(len(configs), 0), text=text)
+        for keys, text in said_by_flags
     ]
     for said in assignments:
         learn({said.keys[-1]: said.value} if said.keys else said.value)
@@ -117,50 +111,6 @@ def _parsed(cls: type, canonical: Mapping[str, Any], notes: tuple[str, ...]) -> 
     return Recipe(config=parse_value(text), notes=notes, _cls=cls, _parsed=parsed, _parser=parser)
 
 
-def read(config: str | Path) -> dict[str, Any]:
-    """The table in a YAML file, or in a shipped recipe named without path and suffix."""
-    import yaml
-
-    path = find(config)
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())
-    except RecursionError as error:
-        raise RecipeError(f"{config} is nested too deeply for a recipe") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{config} is not UTF-8 text: {error}; save it as UTF-8") from error
-    # ValueError: a number of thousands of digits, or a date that does not exist
-    except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"{config} is no valid YAML: {error}") from error
-    if not isinstance(value, dict):
-        raise RecipeError(f"{config} must hold a table of the Trainer's arguments, got {type(value).__name__}")
-    return value
-
-
-def find(config: str | Path) -> Any:
-    """The file behind a path or the name of a shipped recipe."""
-    path = Path(config).expanduser()
-    if path.is_file():
-        return path
-    name = str(config).removesuffix(".yaml")
-    recipes = shipped()
-    if name in recipes:
-        return recipes[name]
-    raise RecipeError(f"there is no file {str(config)!r}, and no recipe of that name; {closest(name, recipes)}")
-
-
-def shipped() -> dict[str, Any]:
-    """The recipes of the installed package by name, sorted."""
-    try:
-        files = resources.files(SHIPPED).iterdir()
-    except ModuleNotFoundError:
-        return {}
-    return {
-        item.name.removesuffix(".yaml"): item
-        for item in sorted(files, key=lambda f: f.name)
-        if item.name.endswith(".yaml")
-    }
-
-
 def read_flags(flags: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
     """``--a.b=c`` and ``--a.b c`` as (keys, text)."""
     found = []
@@ -176,52 +126,6 @@ def read_flags(flags: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
             text = rest.pop(0)
         found.append((tuple(name.split(".")), text))
     return found
-
-
-def parse_value(text: str) -> Any:
-    """A YAML value, with ``1e-4`` a number; text that is no YAML stays text."""
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=_loader())
-    except _GivenTwice as error:
-        raise RecipeError(str(error)) from error
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return text
-
-
-class _GivenTwice(ValueError):
-    """A table holds a key twice; PyYAML would keep the last."""
-
-
-def _loader() -> Any:
-    """PyYAML's safe loader, which reads ``1e-4`` as a number and refuses keys given twice and what holds itself."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            events: Any = self  # PyYAML is untyped
-            if events.check_event(yaml.AliasEvent):
-                alias = events.peek_event()
-                target = self.anchors.get(alias.anchor)
-                if target is not None and target.end_mark is None:  # it has not ended where it is named
-                    raise yaml.composer.ComposerError(
-                        None, None, f"*{alias.anchor} stands inside of what it names; write it out", alias.start_mark
-                    )
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            merge = "tag:yaml.org,2002:merge"  # `<<: *other`, whose keys those given here override
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise _GivenTwice(f"{key!r} is given twice in one table{node.start_mark}; keep one")
-            return super().construct_mapping(node, deep=deep)
-
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
-    return Loader
 
 
 def _trainer_class() -> type[Any]:

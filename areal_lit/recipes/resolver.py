@@ -17,6 +17,7 @@ from areal_lit.recipes.leaf import leaf_value
 from areal_lit.recipes.schema import Parameter, Shape, describe, parameters_of, shape_of
 
 MISSING: Any = object()
+Source = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,14 @@ class Assignment:
 
     Args:
         keys: where, relative to the node that is being resolved.
-        source: position among the configs; all overrides share the last, so that an argument may be given before
-            the class it belongs to.
+        source: position among the configs, and of the table among the config's bases; all overrides share the last,
+            so that an argument may be given before the class it belongs to.
         text: as written on the command line, for keys that take text.
     """
 
     keys: tuple[str, ...]
     value: Any
-    source: int
+    source: Source
     text: str | None = None
 
     def below(self) -> Assignment:
@@ -75,7 +76,9 @@ class Resolver:
         keyed = self._keyed(assignments, path, f"the keys of {cls.__name__}: {', '.join(parameters_of(cls))}")
         return self._arguments(cls, keyed, path)
 
-    def _arguments(self, cls: type, keyed: Sequence[Assignment], path: str, *, since: int = 0) -> dict[str, Any]:
+    def _arguments(
+        self, cls: type, keyed: Sequence[Assignment], path: str, *, since: Source = (0, 0)
+    ) -> dict[str, Any]:
         """The arguments of a class. What was said before ``since`` was said about another class and may not fit."""
         parameters = parameters_of(cls)
         values: dict[str, Any] = {}
@@ -84,7 +87,8 @@ class Resolver:
             if name in parameters:
                 values[name] = self.resolve(parameters[name].hint, [item.below() for item in said], full)
             elif all(item.source < since for item in said):
-                self.notes.append(f"{full} is dropped: it does not fit the new class {cls.__name__}")
+                if any(item.source[0] < since[0] for item in said):  # a recipe itself knows what its base is
+                    self.notes.append(f"{full} is dropped: it does not fit the new class {cls.__name__}")
             else:
                 self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, parameters)}")
         for name in _missing(parameters, values):
@@ -113,14 +117,14 @@ class Resolver:
         except PluginError as error:
             self.problems.append(f"{path}: {error}")
             return MISSING
-        since = next((selections[i][0] for i in range(len(dotted) - 1, 0, -1) if dotted[i - 1] != dotted[i]), 0)
+        since = next((selections[i][0] for i in range(len(dotted) - 1, 0, -1) if dotted[i - 1] != dotted[i]), (0, 0))
         return {"class_path": dotted[-1], "init_args": self._arguments(cls, keyed, f"{path}.init_args", since=since)}
 
     def _selections(
         self, assignments: Sequence[Assignment], path: str
-    ) -> tuple[list[tuple[int, str]], list[Assignment]]:
+    ) -> tuple[list[tuple[Source, str]], list[Assignment]]:
         """Classes named for a component, each with its source, and what was said about its arguments."""
-        selections: list[tuple[int, str]] = []
+        selections: list[tuple[Source, str]] = []
         arguments: list[Assignment] = []
         pending = list(assignments)
         while pending:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts import KINDS, Launcher
 from areal_lit.plugins import PluginError, Plugins, kind_of
 from areal_lit.plugins.distributions import dotted_path
-from areal_lit.recipes.loading import RecipeError, parse_value, read, read_flags
+from areal_lit.recipes.files import RecipeError, layers, parse_value
+from areal_lit.recipes.loading import read_flags
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -32,7 +33,7 @@ def warm_up_named(configs: Sequence[str], flags: Sequence[str]) -> AbstractConte
     A recipe that is wrong is not the matter here: then nothing is done, and who reads it next says what is wrong.
     """
     try:
-        said: list[tuple[tuple[str, ...], Any]] = [((), read(config)) for config in configs]
+        said: list[tuple[tuple[str, ...], Any]] = [((), table) for config in configs for table in layers(config)]
         said += [(keys, parse_value(text)) for keys, text in read_flags(flags)]
         named = dict(_named(said))
         plugins = Plugins.discover()

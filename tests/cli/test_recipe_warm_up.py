@@ -12,8 +12,7 @@ import pytest
 
 from areal_lit.cli.main import main
 from areal_lit.plugins import Plugins
-from areal_lit.recipes import load
-from areal_lit.recipes.loading import shipped
+from areal_lit.recipes import load, shipped
 from areal_lit.recipes.warm_up import IN_PROCESSES, warm_up_for, warm_up_named
 from areal_lit_launchers.inline import Inline
 

@@ -81,7 +81,7 @@ def mutated(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         key = draw(st.sampled_from(sorted(table)))
         table[f"{key}s"] = table.pop(key)
     elif kind == "unknown":
-        named = [path for path in leaves(recipe) if path[-1] == "class_path"]
+        named = [path for path in leaves(recipe) if path[-1] == "class_path"] or [("transport",)]
         within(recipe, (path := draw(st.sampled_from(named)))[:-1])[path[-1]] = "no_such_plugin"
     elif kind == "wrong":
         path = draw(st.sampled_from(sorted(leaves(recipe))))
@@ -135,7 +135,7 @@ def test_components_stand_by_name_by_path_and_with_their_arguments() -> None:
 
 def test_descriptions_and_defaults_come_from_signatures() -> None:
     schema = json_schema(Trainer)
-    assert schema["properties"]["max_steps"]["description"].startswith("training steps")
+    assert schema["else"]["properties"]["max_steps"]["description"].startswith("training steps")
     sampling = schema["$defs"]["areal_lit.types.Sampling"]["properties"]
     assert (sampling["temperature"]["default"], sampling["top_k"]["default"]) == (1.0, 0)
     names = {

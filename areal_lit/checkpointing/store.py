@@ -23,6 +23,8 @@ from areal_lit.files import writing
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
+STATE_PARTS = ("batches", "components", "random", "evaluation", "config")
+"""The tables of ``state.json``, beside ``format`` and ``step``."""
 _PREFIX = "step-"
 _PARTIAL, _REPLACED, _DELETED = ".partial-", ".replaced-", ".deleted-"
 
@@ -201,6 +203,8 @@ def find_damage(path: Path) -> str | None:
         return "state.json is not readable JSON with a step"
     if state.get("format") != FORMAT:
         return f"it has checkpoint format {state.get('format')}, this version of areal-lit reads {FORMAT}"
+    if missing := [part for part in STATE_PARTS if not isinstance(state.get(part), dict)]:
+        return f"state.json has no table {', '.join(missing)}; something else wrote it, or changed it"
     return None
 
 

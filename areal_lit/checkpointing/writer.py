@@ -124,9 +124,9 @@ class CheckpointWriter:
                 future.result()
             path = self._store.commit(pending.path, pending.step, captured.state)
         except BaseException as error:  # noqa: BLE001 - it belongs to the training thread, which raises and reports it
-            self._store.discard(pending.path)
             failure = error
             try:
+                self._store.discard(pending.path)
                 failure = self._explained(pending, error)
             finally:  # whoever waits for it is told, if need be as it was raised
                 pending.committed.set_exception(failure)

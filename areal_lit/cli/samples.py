@@ -76,6 +76,8 @@ def why_none(records: RunRecords, index: SampleIndex) -> str:
     """Why there is nothing to show, and what to do."""
     if index.entries:
         return f"none of {len(index.entries)} samples matches; a query is written like this: {SYNTAX}"
+    if index.num_unreadable:
+        return f"{index.path} holds no sample, and {index.num_unreadable} lines of something else; move it away"
     if index.path.exists():
         return f"{index.path} holds no sample yet; a run writes them at the end of each step"
     return (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,20 +100,41 @@ class RunState:
         return [name for name, group in self._roles.items() if name in heads or group.role.refresh is not None]
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
-        """Take back everything but the models. State of a component that is another class now is left out and told."""
+        """Take back everything but the models. State of a component that is another class now is left out and told.
+
+        Raises ValueError, naming checkpoint and part, for state that its owner cannot read.
+        """
         trainer = self._trainer
-        self._batches.load_state_dict(state["batches"])
+        with _reading(directory, "batches"):
+            self._batches.load_state_dict(state["batches"])
         for path, saved in state["components"].items():
+            with _reading(directory, f"components, {path}"):
+                class_path, inner = saved["class_path"], saved["state"]
             component = self._components.get(path)
-            if component is None or _class_path(component) != saved["class_path"]:
+            if component is None or _class_path(component) != class_path:
                 logger.warning(
                     "%s has state of %s at %s, which is not in the recipe any more; it is left out",
-                    directory, saved["class_path"], path,
+                    directory, class_path, path,
                 )  # fmt: skip
             else:
-                component.load_state_dict(saved["state"])
-        random_states.restore(state["random"])
+                with _reading(directory, f"components, {path} ({class_path})"):
+                    component.load_state_dict(inner)
+        with _reading(directory, "random"):
+            random_states.restore(state["random"])
         self._hook.checkpoint_load(trainer=trainer, step=trainer.step, directory=directory)
+
+
+@contextmanager
+def _reading(directory: Path, part: str) -> Iterator[None]:
+    """Name checkpoint and part where an owner of state does not find in it what it once wrote."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{directory / 'state.json'} cannot be gone on with: {part} holds other state than this run's "
+            f"({type(error).__name__}: {error}). The file was changed, or another version of a plugin wrote it; resume "
+            "from an earlier checkpoint, or with that version"
+        ) from error
 
 
 def run_components(

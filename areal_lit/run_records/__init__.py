@@ -4,8 +4,9 @@ from areal_lit.run_records.differences import differences
 from areal_lit.run_records.metrics import Curve, Metrics, Row, parse_rows, read_metrics, read_rows
 from areal_lit.run_records.pieces import Pieces, load_pieces
 from areal_lit.run_records.query import Query
+from areal_lit.run_records.reading import RecordsError
 from areal_lit.run_records.records import Head, Sample, Tokens
-from areal_lit.run_records.run import RecordsError, RunRecords, find_runs
+from areal_lit.run_records.run import RunRecords, find_runs
 from areal_lit.run_records.sample_index import Entry, SampleIndex
 
 __all__ = [

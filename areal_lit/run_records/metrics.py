@@ -42,13 +42,21 @@ def read_rows(path: Path) -> Iterator[Row]:
 def parse_rows(lines: Iterable[str], *, name: str) -> Iterator[Row]:
     """The rows after a header that have all their cells, up to the end of the line, and follow those before them.
 
-    Raises ValueError when the first column is not ``step``.
+    Raises ValueError when the first column is not ``step``, or what follows is no text of cells.
     """
+    try:
+        yield from _rows(lines, name)
+    except csv.Error as error:
+        raise ValueError(f"{name} is no table of areal-lit: {error}; move it away") from error
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[Row]:
     cells = csv.reader(line for line in lines if line.endswith("\n"))
     header = next(cells, ["step"])
-    if header[0] != "step":
+    first = "".join(header[:1])
+    if first != "step":
         raise ValueError(
-            f"{name}: the first column must be 'step', got {header[0]!r}; it is no table of areal-lit, move it away"
+            f"{name}: the first column must be 'step', got {first[:40]!r}; it is no table of areal-lit, move it away"
         )
     last = -1
     for row in cells:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from areal_lit.names import closest
+from areal_lit.run_records.reading import RecordsError
 from areal_lit.run_records.records import Head
-from areal_lit.run_records.run import RecordsError
 from areal_lit.run_records.sample_index import Entry, SampleIndex
 
 NUMBERS: Mapping[str, Callable[[Head], float | None]] = {

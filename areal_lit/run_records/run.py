@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from areal_lit.run_records.metrics import Metrics, read_metrics
+from areal_lit.run_records.reading import RecordsError, reading
 from areal_lit.run_records.sample_index import SampleIndex
 from areal_lit.secrets import redact
 
 RECORDS = ("config.yaml", "metrics.csv", "samples.jsonl")
-
-
-class RecordsError(ValueError):
-    """Records that were asked for are not there, or cannot be; the message says what would do."""
 
 
 class RunRecords:
@@ -52,12 +49,16 @@ class RunRecords:
         return _table(self.path / "versions.json")
 
     def metrics(self) -> Metrics:
-        """The metrics as they are now."""
-        return read_metrics(self.path / "metrics.csv")
+        """The metrics as they are now. Raises RecordsError where they cannot be read."""
+        path = self.path / "metrics.csv"
+        with reading(path):
+            return read_metrics(path)
 
     def samples(self) -> SampleIndex:
-        """The samples, none of which is read before ``refresh``."""
-        return SampleIndex(self.path / "samples.jsonl")
+        """The samples, none of which is read before ``refresh``. Raises RecordsError where they cannot be."""
+        index = SampleIndex(self.path / "samples.jsonl")
+        index.require_readable()
+        return index
 
 
 def find_runs(patterns: Sequence[str]) -> list[RunRecords]:

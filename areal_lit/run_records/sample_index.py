@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from areal_lit.logs import rotated
+from areal_lit.run_records.reading import RecordsError, reading
 from areal_lit.run_records.records import Head, Sample
 
 
@@ -25,7 +26,9 @@ class SampleFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = path.open("rb")
+        self.path = path
+        with reading(path):
+            self.file = path.open("rb")
         self.inode = os.fstat(self.file.fileno()).st_ino
         self.num_unreadable = 0
         self._end = 0
@@ -56,9 +59,14 @@ class Entry(NamedTuple):
         return self.head.step, self.head.source, self.head.prompt_id
 
     def read(self) -> Sample:
-        """The whole record."""
+        """The whole record. Raises RecordsError for one that has other fields than a sample."""
         line = os.pread(self.file.file.fileno(), self.size, self.offset)
-        return msgspec.json.decode(line, type=Sample)
+        try:
+            return msgspec.json.decode(line, type=Sample)
+        except msgspec.DecodeError as error:
+            raise RecordsError(
+                f"{self.file.path}: the line at byte {self.offset} is no sample of areal-lit: {error}; delete that line"
+            ) from error
 
 
 class SampleIndex:
@@ -78,6 +86,10 @@ class SampleIndex:
     def num_unreadable(self) -> int:
         """Lines that are no records."""
         return sum(file.num_unreadable for file in self._files.values())
+
+    def require_readable(self) -> None:
+        """Raise RecordsError unless every file that is there can be read."""
+        self._open()
 
     def refresh(self) -> bool:
         """Read what was written since; whether anything changed. An unfinished last line is left for the next time.

@@ -137,3 +137,26 @@ def test_wrong_use_is_one_message(
 ) -> None:
     assert main(["compare", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "metrics.csv must be a file that can be read, and is not: Is a directory; move away what stands there"),
+        (b"\xff\x00" * 3000 + b"\n", "metrics.csv: the first column must be 'step', got "),
+        (b"\n\n", "metrics.csv: the first column must be 'step', got ''"),
+        (b"step,a\n1," + b"x" * 200_000 + b"\n", "metrics.csv is no table of areal-lit: field larger than"),
+    ],
+    ids=["a directory", "rubbish", "empty lines", "a cell beyond bounds"],
+)
+def test_what_is_no_table_of_metrics_is_told_with_its_path(
+    runs: Path, content: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "fast" / "metrics.csv"
+    file.unlink()
+    file.mkdir() if content is None else file.write_bytes(content)
+    assert main(["compare", "runs/fast", "runs/slow"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("areal-lit compare: error: runs/fast/metrics.csv")
+    assert told in printed
+    assert len(printed) < 400, "rubbish is not printed"

@@ -236,3 +236,28 @@ def test_wrong_use_is_one_message(run: Path, capsys: pytest.CaptureFixture[str])
     (run / "samples.jsonl").unlink()
     assert main(["samples", str(run)]) == 0
     assert "has no samples.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "samples.jsonl must be a file that can be read, and is not: Is a directory; move away what stands"),
+        (b'{"step": 1, "prompt": 5}\n', "the line at byte 0 is no sample of areal-lit: Expected `str | array`"),
+    ],
+    ids=["a directory", "of another kind"],
+)
+def test_what_is_no_file_of_samples_is_told_with_its_path(
+    tmp_path: Path, content: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.mkdir() if content is None else file.write_bytes(content)
+    assert main(["samples", str(tmp_path)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"areal-lit samples: error: {tmp_path}")
+    assert told in printed
+
+
+def test_rubbish_is_counted_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "samples.jsonl").write_bytes(bytes(range(256)) * 3)
+    assert main(["samples", str(tmp_path)]) == 0
+    assert "samples.jsonl holds no sample, and 3 lines of something else; move it away" in capsys.readouterr().err

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from areal_lit.checkpointing import Best, Checkpoint, CheckpointStore, find, find_damage, read_state
+from areal_lit.checkpointing.store import STATE_PARTS
 
+TABLES: dict[str, Any] = {part: {} for part in STATE_PARTS}
 BEST = Best(set="test", metric="pass@1")
 
 
@@ -23,7 +25,7 @@ def filled(made: CheckpointStore, step: int) -> Path:
 
 
 def save(made: CheckpointStore, step: int, **state: Any) -> Path:
-    path = made.commit(filled(made, step), step, {"batches": {"at": 7}, **state})
+    path = made.commit(filled(made, step), step, {**TABLES, "batches": {"at": 7}, **state})
     made.prune(path)
     return path
 
@@ -48,7 +50,7 @@ def test_a_saved_checkpoint_is_whole_and_reads_back(tmp_path: Path) -> None:
     path = save(store(tmp_path), 42)
     assert path == tmp_path / "checkpoints" / "step-00000042"
     assert find_damage(path) is None
-    assert read_state(path) == {"format": 2, "step": 42, "batches": {"at": 7}}
+    assert read_state(path) == {**TABLES, "format": 2, "step": 42, "batches": {"at": 7}}
     assert {p.name for p in path.parent.iterdir()} == {path.name}
 
 
@@ -84,8 +86,8 @@ def overwrite(file: Path, text: bytes) -> None:
     file.write_bytes(text.ljust(size)[:size])
 
 
-def change_format(file: Path, number: int) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": number}))
+def change(file: Path, **values: Any) -> None:
+    overwrite(file, json.dumps({**json.loads(file.read_text()), **values}).encode())
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -95,7 +97,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "undecodable": (lambda p: (p / "complete.json").write_bytes(b"\xff"), "not readable JSON with sizes"),
     "junk": (lambda p: overwrite(p / "state.json", b"x"), "state.json is not readable JSON"),
     "stateless": (lambda p: overwrite(p / "state.json", b"[]"), "state.json is not readable JSON"),
-    "foreign": (lambda p: change_format(p / "state.json", 9), "checkpoint format 9, this version of areal-lit reads 2"),
+    "foreign": (lambda p: change(p / "state.json", format=9), "checkpoint format 9, this version of areal-lit reads 2"),
+    "gutted": (lambda p: overwrite(p / "state.json", b'{"format": 2, "step": 2}'), "no table batches, components, ran"),
+    "of other kinds": (lambda p: change(p / "state.json", batches=[], random=None), "no table batches, random; some"),
     "lost": (lambda p: (p / "roles" / "weights").unlink(), "roles/weights is missing"),
     "torn": (lambda p: (p / "roles" / "weights").write_bytes(b"123"), "roles/weights has 3 bytes instead of 6"),
 }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from areal_lit.checkpointing import Captured, Checkpoint, CheckpointError, CheckpointStore, CheckpointWriter
+from areal_lit.checkpointing.store import STATE_PARTS
 from areal_lit.files import WriteError, writing
 
 WAIT_S = 30.0
@@ -21,7 +22,7 @@ WAIT_S = 30.0
 def capture(writing: Future[Any] | None = None) -> Callable[[Path], Captured]:
     def fill(directory: Path) -> Captured:
         (directory / "weights").write_bytes(b"123456")
-        return Captured(state={"at": 7}, writing=[writing] if writing else [])
+        return Captured(state={part: {} for part in STATE_PARTS}, writing=[writing] if writing else [])
 
     return fill
 
@@ -212,3 +213,24 @@ def test_a_commit_says_how_long_it_took(tmp_path: Path, caplog: pytest.LogCaptur
     made.write(1, capture())
     made.wait()
     assert "step-00000001 in 0." in caplog.text
+
+
+class Undiscarding(CheckpointStore):
+    """Cannot even remove what was not committed."""
+
+    def commit(self, partial: Path, step: int, state: Any) -> Path:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    def discard(self, partial: Path) -> None:
+        if partial.exists():
+            raise OSError(errno.EIO, "and nothing on it can be removed")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_waits_is_told_at_once_when_the_remains_of_a_failed_one_cannot_be_removed(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+    made = CheckpointWriter(Undiscarding(tmp_path, Checkpoint()), timeout_s=WAIT_S, on_failure=told.append)
+    made.write(1, capture())
+    with pytest.raises(OSError, match="the disk is gone"):
+        made.wait()
+    assert [str(each) for each in told] == ["[Errno 5] the disk is gone"]

@@ -119,6 +119,30 @@ def test_state_that_fits_nothing_is_told(
 
 
 @pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("batches", {}, r"batches holds other state than this run's \(KeyError: "),
+        ("components", {"callbacks.0": {}}, r"components, callbacks\.0 holds .*KeyError: 'class_path'"),
+        ("components", {"callbacks.0": []}, r"components, callbacks\.0 holds .*TypeError"),
+        ("random", {"python": [3, None, None]}, r"random holds other state"),
+    ],
+)
+def test_state_that_its_owner_cannot_read_is_refused_by_name(tmp_path: Path, part: str, value: Any, told: str) -> None:
+    saved = {**captured(run_state(Counter(3))[0], tmp_path), part: value}
+    before = random_states.capture()
+    with pytest.raises(ValueError, match=rf"{tmp_path}/state\.json cannot be gone on with: {told}.*earlier checkpoint"):
+        run_state(Counter())[0].restore(tmp_path, saved)
+    random_states.restore(before)
+
+
+def test_a_component_that_does_not_know_its_state_is_named(tmp_path: Path) -> None:
+    saved = captured(run_state(Counter(3))[0], tmp_path)
+    saved["components"]["callbacks.0"]["state"] = {"number": 3}
+    with pytest.raises(ValueError, match=r"components, callbacks\.0 \(.*Counter\) holds .*KeyError: 'count'"):
+        run_state(Counter())[0].restore(tmp_path, saved)
+
+
+@pytest.mark.parametrize(
     ("settings", "is_prepared"),
     [("{every_minutes: 5}", True), ("{every_steps: 0}", False), ("{every_steps: 1, in_background: false}", False)],
 )

@@ -143,10 +143,11 @@ def garbled_columns(batch: TokenBatch, names: Sequence[str]) -> TokenBatch:
 
 
 def garbled(outputs: TokenOutputs, batch: TokenBatch) -> TokenOutputs:
+    """Garbage in a model's outputs where nothing is trained, whose gradient counts twice: it is to be 0 there."""
     untrained_T = ~batch["loss_mask"]
 
     def replaced(x_T: Tensor | None) -> Tensor | None:
-        return None if x_T is None else _garbage_like(x_T).where(untrained_T, x_T)
+        return None if x_T is None else (_garbage_like(x_T) + 2 * (x_T - x_T.detach())).where(untrained_T, x_T)
 
     return replace(
         outputs,

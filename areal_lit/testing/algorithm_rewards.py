@@ -60,10 +60,14 @@ def check_direction(case: AlgorithmCase) -> None:
         marked[:2] = map(_of_one_token, marked[:2])
         groups.append(replace(group, trajectories=tuple(marked)))
     batch = pack(groups, algorithm_columns=case.algorithm.columns).with_scalars(step=NEWEST_VERSION)
+    needs = case.algorithm.needs
+    if "topk" in needs:
+        batch = batch.with_columns(**case.topk(batch))
     with torch.no_grad():
         outputs = case.model("policy")(batch)
     assert outputs.logprob_T is not None
-    columns = {n: outputs.logprob_T.float() for need in case.algorithm.needs for n in COLUMNS_OF_NEED.get(need, ())}
+    names = [name for need in needs - {"topk"} for name in COLUMNS_OF_NEED.get(need, ())]
+    columns = dict.fromkeys(names, outputs.logprob_T.float())
     columns |= {n: torch.zeros(batch.size(batch.dims[n])) for n in ("value", "final_value") if n in columns}
     batch = batch.with_columns(logprob=outputs.logprob_T.float().where(batch["loss_mask"], 0.0), **columns)
     weighed = case.algorithm.weigh(case.algorithm.prepare(batch))
@@ -71,7 +75,9 @@ def check_direction(case: AlgorithmCase) -> None:
     loss: Loss = case.algorithm.objectives()["policy"](
         case.visible(replace(outputs, logprob_T=leaf_T), "policy"), weighed
     )
-    (slope_T,) = torch.autograd.grad(weighted_sum(loss, weighed), leaf_T)
+    total = weighted_sum(loss, weighed)
+    assert total.requires_grad, "the policy's loss has no gradient: a log-prob was detached, or replaced by a column"
+    (slope_T,) = torch.autograd.grad(total, leaf_T)
     slope_S, has_tokens_S = weighed.segment_sum(slope_T), weighed.loss_tokens_S > 0
     good, bad = has_tokens_S & (weighed["reward"] > 0), has_tokens_S & (weighed["reward"] < 0)
     assert bool((slope_S[good] < 0).all()), (

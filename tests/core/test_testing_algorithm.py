@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from areal_lit.contracts.algorithm import Algorithm
+from areal_lit.contracts.algorithm import Algorithm, Need
 from areal_lit.testing.algorithm import check_algorithm
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric
@@ -179,6 +179,87 @@ class UnmaskedMetric(Sound):
         return Loss(values=loss.values, metrics=(Metric(name="sum", sum=value, reduction="sum"),))
 
 
+class UnmaskedMean(Sound):
+    def centred(self, batch: TokenBatch) -> torch.Tensor:
+        votes = (batch["length"] * (batch.loss_tokens_S > 0)).double()
+        reward = batch["reward"].double().where(votes > 0, 0.0)
+        return (reward - (reward * votes).sum() / votes.sum().clamp(min=1)).float()
+
+
+class MeanOverLength(Sound):
+    def weigh(self, minibatch: TokenBatch) -> TokenBatch:
+        share = minibatch["loss_mask"].float() / minibatch.to_tokens(minibatch["length"])
+        return minibatch.with_columns(token_weight=share / (minibatch.loss_tokens_S > 0).sum().clamp(min=1))
+
+
+class MaskOffByOne(Sound):
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        return super().policy(outputs, batch.with_columns(loss_mask=batch["loss_mask"] & batch["loss_mask"].roll(-1)))
+
+
+class AdvantageOffByOne(Sound):
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        return batch.with_columns(advantage=super().prepare(batch)["advantage"].roll(-1))
+
+
+class InvertedRatio(Sound):
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        mask = batch["loss_mask"]
+        inverted = (batch["logprob"] - outputs.logprob_T).where(mask, 0.0).exp()
+        return Loss(values=-inverted * batch["advantage"].where(mask, 0.0))
+
+
+class DetachedRatio(Sound):
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        return super().policy(TokenOutputs(logprob_T=outputs.logprob_T.detach()), batch)
+
+
+class MaskByProduct(Sound):
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        ratio = ((outputs.logprob_T - batch["logprob"].where(batch["loss_mask"], 0.0)) * batch["loss_mask"]).exp()
+        return Loss(values=-ratio * batch["advantage"].where(batch["loss_mask"], 0.0))
+
+
+class EntropyOfThePrompt(Sound):
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"entropy"})
+
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        entropy = batch.to_tokens(batch.segment_sum(outputs.entropy_T))
+        return Loss(values=super().policy(outputs, batch).values - 0.1 * entropy)
+
+
+class DivergenceOfThePrompt(Sound):
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"reference"})
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        divergence = batch.segment_sum(batch["logprob"].where(batch["loss_mask"], 0.0) - batch["reference"])
+        return batch.with_columns(advantage=batch.to_tokens(self.centred(batch) - 0.1 * divergence))
+
+
+class UnmaskedStepMetric(Sound):
+    def step_metrics(self, batch: TokenBatch) -> list[Metric]:
+        return [Metric(name="train/advantage", sum=float(batch["advantage"].sum()), count=float(batch.num_tokens))]
+
+
+class ChosenByPosition(Sound):
+    offline = True
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        return batch
+
+    def weigh(self, minibatch: TokenBatch) -> TokenBatch:
+        return minibatch.with_columns(atom_weight=torch.ones(minibatch.num_atoms) / minibatch.num_atoms)
+
+    def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+        score = batch.segment_sum(outputs.logprob_T.where(batch["loss_mask"], 0.0))
+        sign = 1.0 - 2.0 * (torch.arange(batch.num_segments) % 2)
+        return Loss(values=-torch.nn.functional.logsigmoid(batch.atom_sum(sign * score)), per="atom")
+
+
 def test_a_sound_algorithm_passes() -> None:
     check_algorithm(Sound())
 
@@ -205,11 +286,26 @@ def test_a_sound_algorithm_passes() -> None:
         (TurnRewardsUnmasked, "column 'turn_reward'"),
         (WrongHeads, "must be the same"),
         (UnmaskedMetric, "metric 'policy/sum'"),
+        (UnmaskedStepMetric, "metric 'train/advantage'"),
+        (UnmaskedMean, "more tokens where `loss_mask` is False"),
+        (MeanOverLength, "more tokens where `loss_mask` is False"),
+        (MaskOffByOne, "wrong sign"),
+        (AdvantageOffByOne, "order of samples"),
+        (InvertedRatio, "wrong sign"),
+        (DetachedRatio, "has no gradient"),
+        (MaskByProduct, "the model's outputs"),
+        (EntropyOfThePrompt, "the model's outputs"),
+        (DivergenceOfThePrompt, "column 'reference'"),
     ],
 )
 def test_planted_mutants_fail(mutant: type[Algorithm], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_algorithm(mutant())
+
+
+def test_sides_known_by_position_fail() -> None:
+    with pytest.raises(AssertionError, match="order of groups, or of samples within a group or an atom"):
+        check_algorithm(ChosenByPosition(), pairs=True)
 
 
 def test_undeclared_columns_are_refused() -> None:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from algorithm_family import FAMILY
+from algorithm_mutants import MUTANTS
 from algorithm_papers import PUBLISHED, Total, policy_step
 from algorithm_reference import Sample, Token
 from oracle_batches import Step, assert_number, take_step
 from ragged_cases import Case, Floats, cases
+
+from areal_lit_algorithms.policy_gradient import PolicyGradient
 
 
 def samples_of(case: Case) -> list[Sample]:
@@ -47,6 +50,16 @@ def assert_each(ours: Floats, case: Case, expected: Sequence[float], what: str) 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_defaults_are_the_published_algorithm(name: str) -> None:
-    algorithm = FAMILY[name]()
+    assert_published(name, FAMILY[name]())
+
+
+def assert_published(name: str, algorithm: PolicyGradient) -> None:
     for case in cases():
         assert_total(take_step(algorithm, case), case, policy_step(name, samples_of(case), step=case.step))
+
+
+@pytest.mark.parametrize("wrong", MUTANTS)
+def test_planted_mutants_are_not_the_published_algorithm(wrong: str) -> None:
+    name, mutant = MUTANTS[wrong]
+    with pytest.raises(AssertionError, match="of case"):
+        assert_published(name, mutant)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -95,14 +95,23 @@ class Case:
     @property
     def token_reward(self) -> Floats:
         """The sample's reward on its last trained token, and the turns' on theirs, [B, S]."""
-        after = np.cumsum(self.mask[:, ::-1], axis=1)[:, ::-1]
-        return np.where(self.mask & (after == 1), self.reward[:, None], 0.0) + self.turn_reward
+        return self.on_last(self.reward) + self.turn_reward
+
+    @property
+    def without_turn_rewards(self) -> Case:
+        """The same case, each sample with its own reward only."""
+        return replace(self, turn_reward=np.zeros_like(self.turn_reward))
 
     @property
     def pairs(self) -> Ints:
         """Trained rows two by two, chosen first, [pairs, 2]."""
         rows = np.flatnonzero(self.is_trained)
         return rows[: len(rows) // 2 * 2].reshape(-1, 2)
+
+    def on_last(self, x: Floats) -> Floats:
+        """A value per sample on its last trained token, 0 elsewhere, [B, S]."""
+        left = np.cumsum(self.mask[:, ::-1], axis=1)[:, ::-1]
+        return np.where(self.mask & (left == 1), x[:, None], 0.0)
 
     def projected(self, x: Floats) -> list[float]:
         """A result per token [B, S] on each direction, [D]; nothing outside the mask counts."""

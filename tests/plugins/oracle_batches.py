@@ -33,18 +33,20 @@ class Step:
         loss: the weighted sum over the mini-batch, which is the whole case.
         size: the same sum of absolute values.
         gradient: of the loss in the current log-probs (for the critic, values), [B, S].
+        metrics: of the objective, by name.
     """
 
     advantage: Floats
     loss: float
     size: float
     gradient: Floats
+    metrics: dict[str, float]
 
 
 @cache
-def packed(index: int) -> TokenBatch:
+def packed(index: int, *, has_turn_rewards: bool = True) -> TokenBatch:
     """Case ``index``, one prompt token before each completion, with what models say about it; all in float32."""
-    case = cases()[index]
+    case = cases()[index] if has_turn_rewards else cases()[index].without_turn_rewards
     batch = pack([_group(case, row) for row in range(len(case.group))]).with_scalars(step=case.step)
     said = {name: to_packed(case, getattr(case, name)).float() for name in ("proximal", "reference", "value")}
     return batch.with_columns(**said, final_value=torch.from_numpy(case.final_value).float())
@@ -52,7 +54,7 @@ def packed(index: int) -> TokenBatch:
 
 def batch_for(algorithm: Algorithm, case: Case) -> TokenBatch:
     """The case with room for the algorithm's own columns."""
-    batch = packed(case.index)
+    batch = packed(case.index, has_turn_rewards=case.has_turn_rewards)
     return replace(batch, dims={**batch.dims, **algorithm.columns})
 
 
@@ -69,6 +71,7 @@ def take_step(algorithm: Algorithm, case: Case, role: str = "policy") -> Step:
         loss=total.item(),
         size=float((weighed["token_weight"] * loss.values.detach()).abs().sum()),
         gradient=to_padded(case, gradient_T),
+        metrics={metric.name: metric.value for metric in loss.metrics},
     )
 
 

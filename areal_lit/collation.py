@@ -65,6 +65,8 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             problem = f"has {n} token_ids, but {' and '.join(wrong)}; all need one entry per token"
         elif not_credited := turn_problem(t):
             problem = not_credited
+        elif not all(0 <= step.last_token < n and t.loss_mask[step.last_token] for step in t.step_scores):
+            problem = "has step_scores at tokens that the policy did not choose; give each to its step's last token"
         elif t.loss_mask[0]:
             problem = "trains its first token, which nothing precedes; set loss_mask[0] False or begin with a prompt"
         elif (is_rollout or someone_has_reward) and t.reward is None and not t.unscored:
@@ -94,8 +96,7 @@ def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]
     segment = np.repeat(np.arange(len(length)), length)
     starts = np.cumsum(length) - length
     reward = np.array([0.0 if t.reward is None else t.reward for t in trajectories], dtype=np.float64)
-    scored = np.array([not t.unscored and bool(np.isfinite(t.turn_rewards).all()) for t in trajectories], dtype=bool)
-    scored &= np.isfinite(reward)
+    scored = np.array([not t.unscored and _is_finite(t) for t in trajectories], dtype=bool) & np.isfinite(reward)
     generated = np.concatenate([t.loss_mask for t in trajectories]).astype(bool)
     logprob = np.concatenate([t.logprobs for t in trajectories]).astype(np.float32)
     loss_mask = generated & scored[segment]
@@ -182,16 +183,21 @@ def _turns(trajectories: Sequence[Trajectory], generated: BoolArray) -> IntArray
 def _turn_rewards(
     trajectories: Sequence[Trajectory], turn: IntArray, loss_mask: BoolArray
 ) -> tuple[FloatArray, BoolArray]:
-    """Each turn's reward on its last generated token, 0 elsewhere, and where that is, [T] each."""
+    """Each turn's or step's reward on its last generated token, 0 elsewhere, and where that is, [T] each."""
     reward, scored = np.zeros(len(turn), dtype=np.float32), np.zeros(len(turn), dtype=bool)
     end = 0
     for t in trajectories:
         start, end = end, end + len(t.token_ids)
-        if t.turn_rewards and loss_mask[start:end].any():
+        if not loss_mask[start:end].any():
+            continue
+        if t.turn_rewards:
             tokens = start + np.flatnonzero(loss_mask[start:end])
             ids, from_end = np.unique(turn[tokens][::-1], return_index=True)
             last = tokens[::-1][from_end]
             reward[last], scored[last] = np.asarray(t.turn_rewards, dtype=np.float32)[ids], True
+        for step in t.step_scores:
+            reward[start + step.last_token] += step.value
+            scored[start + step.last_token] = True
     return reward, scored
 
 
@@ -203,6 +209,10 @@ def _sources(trajectories: Sequence[Trajectory], source_names: Sequence[str]) ->
     if unknown:
         raise ValueError(f"prompts come from {sorted(unknown)}, not among the run's sources {list(source_names)}")
     return np.array([index[t.prompt.source] for t in trajectories], dtype=np.int64)
+
+
+def _is_finite(trajectory: Trajectory) -> bool:
+    return bool(np.isfinite([*trajectory.turn_rewards, *(step.value for step in trajectory.step_scores)]).all())
 
 
 def _name(trajectory: Trajectory) -> str:

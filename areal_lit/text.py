@@ -5,6 +5,7 @@ Tokens that will be trained on are never decoded and encoded again: ids travel, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -30,6 +31,10 @@ class TextCodec:
         """The Hugging Face tokenizer."""
         return load_tokenizer(self.spec)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process it loads its own tokenizer."""
+        return {"spec": self.spec, "template_kwargs": self.template_kwargs}
+
     def load(self) -> None:
         """Load the tokenizer now rather than on first use."""
         _ = self.tokenizer
@@ -41,6 +46,25 @@ class TextCodec:
     def decode(self, token_ids: IntArray) -> str:
         """Text of generated tokens, special tokens left out."""
         return cast(str, self.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def last_tokens(self, token_ids: IntArray, ends: Sequence[int]) -> IntArray:
+        """For each number of characters of ``decode(token_ids)``, the token with which that much is there.
+
+        A character that takes several tokens is there with the last of them. Tokens are never encoded again.
+
+        Args:
+            ends: each from 1 to the length of the decoded text.
+
+        Returns:
+            Indices into ``token_ids``, one per end.
+        """
+        text = self.decode(token_ids)
+        return _array(
+            [
+                bisect_left(range(len(token_ids)), True, key=lambda i: self.decode(token_ids[: i + 1]).startswith(head))
+                for head in (text[:end] for end in ends)
+            ]
+        )
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> IntArray:
         """Chat messages through the model's template. Raises ValueError for a tokenizer without one."""

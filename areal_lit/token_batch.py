@@ -25,8 +25,8 @@ CORE_COLUMNS: Mapping[str, Dim] = {
     "logprob": "T",  # behaviour log-probs
     "version": "T",  # int64, -1 where not generated
     "turn": "T",  # int64, -1 outside turns
-    "turn_reward": "T",  # reward of a turn on its last generated token, 0 elsewhere
-    "turn_scored": "T",  # bool: the tokens on which a turn's reward stands
+    "turn_reward": "T",  # reward of a turn, or of a step within one, on its last generated token, 0 elsewhere
+    "turn_scored": "T",  # bool: the tokens on which such a reward stands
     "proximal": "T",  # recomputed log-probs of the policy at the start of the step
     "reference": "T",  # log-probs under the reference
     "teacher": "T",  # log-probs under the teacher

@@ -144,6 +144,18 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepScore:
+    """What one step of a completion earned: a line, a sentence, a call.
+
+    Args:
+        last_token: index of the step's last token in its trajectory; the policy must have chosen it.
+    """
+
+    last_token: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One token sequence to train on or to score. Index t always speaks of token t itself.
 
@@ -161,6 +173,8 @@ class Trajectory:
         turn_ids: turn of each token, -1 outside turns, [n]; None for a single turn.
         turn_rewards: reward of each turn by its id, beside ``reward``, when a workflow or a reward has them; as many as
             there are turns, each of which then needs a generated token.
+        step_scores: of the steps within turns, beside ``reward`` and ``turn_rewards``, when a reward has them; those of
+            one token are summed.
         atom: trajectories of one group with equal values >= 0 are never split (pairs); -1: on its own.
         columns: further per-token [n] or per-sequence (scalar) values for columns an algorithm declares.
         metrics: numbers the workflow reports.
@@ -181,6 +195,7 @@ class Trajectory:
     sample: int = 0
     turn_ids: IntArray | None = None
     turn_rewards: tuple[float, ...] = ()
+    step_scores: tuple[StepScore, ...] = ()
     atom: int = -1
     columns: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -207,10 +222,14 @@ class Group:
     """All trajectories of one prompt, complete and scored.
 
     ``group_id`` is the prompt's id: identity travels with the data and is never inferred from position.
+
+    Args:
+        version: of the weights that the engine held when the group was complete; None outside rollouts.
     """
 
     prompt: Prompt
     trajectories: tuple[Trajectory, ...]
+    version: int | None = None
 
     @property
     def group_id(self) -> int:
@@ -226,14 +245,21 @@ class Group:
         versions = [v for t in self.trajectories if (v := t.oldest_version) is not None]
         return min(versions) if versions else None
 
+    @property
+    def age(self) -> int | None:
+        """Versions between its oldest token and its completion; None if nothing was generated, or outside rollouts."""
+        oldest = self.oldest_version
+        return None if self.version is None or oldest is None else self.version - oldest
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A reward with its parts and numbers worth logging."""
+    """A reward with its parts and numbers worth logging, and what single steps of the completion earned."""
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    steps: tuple[StepScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

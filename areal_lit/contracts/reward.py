@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 
 from areal_lit.contracts.component import Component
+from areal_lit.text import TextCodec
 from areal_lit.types import Example, Scored, Trajectory, Unscored
 
 Score = float | Scored | Unscored
@@ -17,6 +18,9 @@ class Reward(Component):
 
     Args of subclasses must pickle: instances are sent to the pool's workers once.
     """
+
+    def use_codec(self, codec: TextCodec) -> None:
+        """Keep the policy's codec, if scoring looks at tokens; called before ``setup``. Does nothing by default."""
 
     def setup(self) -> None:
         """Load what scoring needs; called once in each process that scores."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from areal_lit.contracts.reward import Reward
 from areal_lit.rewarding.worker import COUNTER, SharedProgress, serve
+from areal_lit.text import TextCodec
 
 PIPE_TIMEOUT_S = 30
 """For one message of a worker that stopped reading or writing in the middle of it."""
@@ -163,7 +164,7 @@ def check_travels(rewards: Mapping[str, Reward]) -> None:
             ) from error
 
 
-def pack(rewards: Mapping[str, Reward]) -> bytes:
-    """The rewards as workers receive them. Raises ValueError for one that cannot travel."""
+def pack(rewards: Mapping[str, Reward], codec: TextCodec | None = None) -> bytes:
+    """The rewards and the codec as workers receive them. Raises ValueError for a reward that cannot travel."""
     check_travels(rewards)
-    return pickle.dumps(dict(rewards), protocol=pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps((dict(rewards), codec), protocol=pickle.HIGHEST_PROTOCOL)

@@ -22,8 +22,9 @@ from areal_lit.contracts.reward import GroupReward, Reward
 from areal_lit.logs import LogPipe, Logs
 from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
-from areal_lit.rewarding.worker import Item, Outcome, describe, judge, set_up
+from areal_lit.rewarding.worker import Item, Outcome, describe, judge_of, set_up
 from areal_lit.sizes import MAX_PROCESSES, require_size
+from areal_lit.text import TextCodec
 from areal_lit.types import Metric, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Scorer:
         in_process: score in one thread of this process (inline launcher); a hung call is then abandoned, not killed.
         log_dir: where ``reward.log`` takes what rewards print.
         logs: how much of that is kept.
+        codec: the policy's, for rewards that look at tokens.
         num_threads: of numerical libraries in each worker.
         fingerprint: of the run's components, which workers must have in the same versions.
     """
@@ -96,6 +98,7 @@ class Scorer:
         in_process: bool,
         log_dir: Path,
         logs: Logs,
+        codec: TextCodec | None = None,
         num_threads: int = 1,
         fingerprint: Mapping[str, str] | None = None,
     ) -> None:
@@ -106,6 +109,7 @@ class Scorer:
         self._in_process = in_process
         self._log_dir = log_dir
         self._logs = logs
+        self._codec = codec
         self._num_threads = num_threads
         self._fingerprint = fingerprint or {}
         self._pool: RewardPool | None = None
@@ -120,12 +124,12 @@ class Scorer:
 
     def start(self) -> None:
         """Start the workers in the background. Raises ValueError for a reward that cannot be sent to them."""
-        set_up(self._async)
+        set_up(self._async, self._codec)
         if not self._sync:
             return
-        payload = b"" if self._in_process else pack(self._sync)
+        payload = b"" if self._in_process else pack(self._sync, self._codec)
         if self._in_process:
-            set_up(self._sync)
+            set_up(self._sync, self._codec)
         else:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             self._log = LogPipe(self._logs.open(self._log_dir / "reward.log"))
@@ -173,7 +177,7 @@ class Scorer:
                 self._log = None
 
     async def score(self, reward: Reward, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """The same trajectories with ``reward``, ``reward_parts`` and ``metrics``, or with ``unscored`` saying why not.
+        """The same trajectories with ``reward``, its parts, ``step_scores`` and ``metrics``, or with ``unscored``.
 
         Raises RewardError when a reward cannot be had and ``on_failure`` is ``raise``, or when the pool is gone.
         """
@@ -212,7 +216,8 @@ class Scorer:
                 self._count("retries", 1)
             begun = time.monotonic()
             try:
-                outcome = judge(await asyncio.wait_for(reward.score(trajectory), self._settings.timeout_s))  # type: ignore[arg-type]
+                score = await asyncio.wait_for(reward.score(trajectory), self._settings.timeout_s)  # type: ignore[arg-type]
+                outcome = judge_of(trajectory, score)
             except TimeoutError:
                 outcome = Outcome(kind="timeout", reason=f"no result within {self._settings.timeout_s} s")
             # Rewards are the user's code: whatever they raise leaves this call unscored and counted.
@@ -270,6 +275,8 @@ class Scorer:
     def _finish(self, key: str, trajectory: Trajectory, outcome: Outcome) -> Trajectory:
         if not outcome.kind:
             changes: dict[str, Any] = {"reward": outcome.value, "unscored": "", "reward_parts": outcome.parts}
+            if outcome.steps:
+                changes["step_scores"] = outcome.steps
             if outcome.metrics:
                 changes["metrics"] = {**trajectory.metrics, **outcome.metrics}
             return replace(trajectory, **changes)

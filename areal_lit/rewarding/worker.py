@@ -22,7 +22,8 @@ from areal_lit.contracts.reward import GroupReward, Reward
 from areal_lit.plugins.distributions import check_fingerprint
 from areal_lit.rewarding.keeper import fork_kept
 from areal_lit.rewarding.surroundings import Surroundings
-from areal_lit.types import Scored, Trajectory, Unscored
+from areal_lit.text import TextCodec
+from areal_lit.types import Scored, StepScore, Trajectory, Unscored
 
 FLUSH_S = 0.02
 """Results are reported at least this often, so that little is computed again when a later call has to be killed."""
@@ -46,6 +47,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     parts: Mapping[str, float] = {}
     metrics: Mapping[str, float] = {}
+    steps: tuple[StepScore, ...] = ()
 
 
 class Item(NamedTuple):
@@ -81,22 +83,38 @@ def judge(score: object) -> Outcome:
         return Outcome(kind="unscored", reason=str(score.reason)[:REASON_CHARACTERS])
     parts: Mapping[str, float] = {}
     metrics: Mapping[str, float] = {}
+    steps: tuple[StepScore, ...] = ()
     if isinstance(score, Scored):
-        parts, metrics, score = score.parts, score.metrics, score.value
+        parts, metrics, steps, score = score.parts, score.metrics, score.steps, score.value
     if score is None or isinstance(score, str | bytes):
         return Outcome(kind="invalid", reason=f"returned {score!r:.80}; return a finite number, Scored or Unscored")
     try:
         value = float(score)  # type: ignore[arg-type]
         parts = {str(name): float(part) for name, part in parts.items()}
         metrics = {str(name): float(number) for name, number in metrics.items()}
-    except (TypeError, ValueError, OverflowError) as error:
+        steps = tuple(StepScore(last_token=int(step.last_token), value=float(step.value)) for step in steps)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = f"returned {type(score).__name__} ({error}); return a finite number, Scored or Unscored"
         return Outcome(kind="invalid", reason=reason)
     if not math.isfinite(value) or not all(map(math.isfinite, parts.values())):
         return Outcome(kind="invalid", reason=f"returned {value} with parts {parts}; rewards must be finite")
-    if abs(value) > LARGEST_REWARD:
-        return Outcome(kind="invalid", reason=f"returned {value}; rewards must be within ±{LARGEST_REWARD:g}")
-    return Outcome(value=value, parts=parts, metrics=metrics)
+    largest = max([value, *(step.value for step in steps)], key=abs)
+    if not abs(largest) <= LARGEST_REWARD:
+        return Outcome(kind="invalid", reason=f"returned {largest}; rewards must be within ±{LARGEST_REWARD:g}")
+    return Outcome(value=value, parts=parts, metrics=metrics, steps=steps)
+
+
+def judge_of(trajectory: Trajectory, score: object) -> Outcome:
+    """As ``judge``; and a step ends at a token that the policy chose."""
+    outcome = judge(score)
+    for step in outcome.steps:
+        if not (0 <= step.last_token < len(trajectory.loss_mask) and trajectory.loss_mask[step.last_token]):
+            reason = (
+                f"returned a step that ends at token {step.last_token} of {len(trajectory.loss_mask)}, which the "
+                "policy did not choose; a step's last token is one where trajectory.loss_mask holds"
+            )
+            return Outcome(kind="invalid", reason=reason)
+    return outcome
 
 
 def describe(error: BaseException) -> str:
@@ -111,7 +129,7 @@ def call(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
     outcomes = []
     for trajectory in trajectories:
         try:
-            outcomes.append(judge(reward.score(trajectory)))
+            outcomes.append(judge_of(trajectory, reward.score(trajectory)))
         # Rewards are the user's code: whatever they raise, SystemExit included, leaves this call unscored
         # and is counted in reward/unscored_error.
         except BaseException as error:  # noqa: BLE001
@@ -123,7 +141,7 @@ def _call_group(reward: GroupReward, trajectories: Sequence[Trajectory]) -> list
     try:
         scores = reward.score_group(trajectories)
         if len(scores) == len(trajectories):
-            return [judge(score) for score in scores]
+            return list(map(judge_of, trajectories, scores))
         reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
         outcome = Outcome(kind="invalid", reason=reason)
     # As for a single call; the whole group is unscored.
@@ -132,10 +150,12 @@ def _call_group(reward: GroupReward, trajectories: Sequence[Trajectory]) -> list
     return [outcome] * len(trajectories)
 
 
-def set_up(rewards: Mapping[str, Reward]) -> None:
-    """Call ``setup`` of each reward. Raises RuntimeError naming the one that failed."""
+def set_up(rewards: Mapping[str, Reward], codec: TextCodec | None) -> None:
+    """Make each reward ready to score. Raises RuntimeError naming the one that failed."""
     for key, reward in rewards.items():
         try:
+            if codec is not None:
+                reward.use_codec(codec)
             reward.setup()
         # User code; any failure is reported to the controller and ends the run.
         except Exception as error:
@@ -188,8 +208,9 @@ def main(arguments: str) -> None:
     os.close(given["progress_fd"])
     try:
         check_fingerprint(given["fingerprint"])
-        rewards: dict[str, Reward] = pickle.loads(connection.recv_bytes())
-        set_up(rewards)
+        rewards: dict[str, Reward]
+        rewards, codec = pickle.loads(connection.recv_bytes())
+        set_up(rewards, codec)
     # Unpickling imports the user's modules; the reason travels to the controller, which ends the run with it.
     except Exception as error:  # noqa: BLE001
         connection.send(("failed", str(error) if isinstance(error, RuntimeError) else describe(error)))

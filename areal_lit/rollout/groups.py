@@ -62,7 +62,7 @@ class GroupRunner:
         trajectories = [trajectory for result in results for trajectory in result]
         if plan.reward is not None and trajectories:
             trajectories = await self._score(plan, trajectories)
-        finished.group = Group(prompt=plan.prompt, trajectories=tuple(trajectories))
+        finished.group = Group(prompt=plan.prompt, trajectories=tuple(trajectories), version=plan.services.version)
         return finished
 
     async def _episode(self, plan: GroupPlan, sample: int, finished: FinishedGroup) -> list[Trajectory]:

@@ -67,6 +67,7 @@ class Online:
             in_process=trainer.launcher.in_process,
             log_dir=directory.logs,
             logs=trainer.logs,
+            codec=codec,
             fingerprint=fingerprint([*components(trainer).values(), *rewards.values()]),
         )
         self._loop = RolloutLoop(

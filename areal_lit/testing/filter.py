@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ AWKWARD: tuple[Rewards, ...] = (
 
 
 def check_filter(
-    make: Callable[[], Filter], *, accepts: Sequence[Rewards] = (), rejects: Sequence[Rewards] = ()
+    make: Callable[[], Filter], *, accepts: Sequence[Rewards | Group] = (), rejects: Sequence[Rewards | Group] = ()
 ) -> None:
     """Raise AssertionError unless the filter judges every kind of group, by its members and not by their order.
 
@@ -31,55 +32,70 @@ def check_filter(
 
     Args:
         make: constructs the filter.
-        accepts: rewards (None: unscored) of groups that must be accepted.
-        rejects: of groups that must be rejected.
+        accepts: groups that must be accepted: from ``make_group``, or the rewards (None: unscored) it is to have.
+        rejects: groups that must be rejected.
     """
     check_component(make, "filter")
-    for rewards in (*AWKWARD, *accepts, *rejects):
-        verdict = _judge(make(), make_group(rewards))
-        for shifted in range(1, len(rewards)):
-            turned = (*rewards[shifted:], *rewards[:shifted])
+    for group in map(_group, (*AWKWARD, *accepts, *rejects)):
+        verdict, members = _judge(make(), group), group.trajectories
+        for shifted in range(1, len(members)):
+            turned = replace(group, trajectories=(*members[shifted:], *members[:shifted]))
             require(
-                _judge(make(), make_group(turned)) == verdict,
-                f"a group with rewards {tuple(rewards)} is judged {verdict}, in another order {turned} it is not; "
-                "samples carry no order",
+                _judge(make(), turned) == verdict,
+                f"a group with {_told(group)} is judged {verdict}, with {_told(turned)} it is not; samples carry no "
+                "order",
             )
     for expected, groups in ((True, accepts), (False, rejects)):
-        for rewards in groups:
-            verdict = _judge(make(), make_group(rewards))
-            require(verdict is expected, f"rewards {tuple(rewards)}: accept() must be {expected}, got {verdict}")
+        for group in map(_group, groups):
+            verdict = _judge(make(), group)
+            require(verdict is expected, f"{_told(group)}: accept() must be {expected}, got {verdict}")
 
 
-def make_group(rewards: Rewards, *, prompt_id: int = 0, num_tokens: int = 4) -> Group:
-    """A complete group with these rewards; None is an unscored member."""
+def make_group(
+    rewards: Rewards, *, prompt_id: int = 0, num_tokens: int | Sequence[int] = 4, age: int | None = None
+) -> Group:
+    """A complete group with these rewards; None is an unscored member.
+
+    Args:
+        num_tokens: of each member, or of all, one of the prompt included.
+        age: versions between its oldest token and its completion.
+    """
+    lengths = [num_tokens] * len(rewards) if isinstance(num_tokens, int) else num_tokens
     prompt = Prompt(prompt_id=prompt_id, source="test", row=prompt_id, epoch=0, example=Example(prompt="1+1="))
     trajectories = [
         Trajectory(
-            token_ids=np.arange(num_tokens),
-            loss_mask=np.arange(num_tokens) > 0,
-            logprobs=np.where(np.arange(num_tokens) > 0, -1.0, 0.0).astype(np.float32),
-            versions=np.where(np.arange(num_tokens) > 0, 0, -1),
+            token_ids=np.arange(length),
+            loss_mask=np.arange(length) > 0,
+            logprobs=np.where(np.arange(length) > 0, -1.0, 0.0).astype(np.float32),
+            versions=np.where(np.arange(length) > 0, 0, -1),
             prompt=prompt,
             text="2",
             reward=reward,
             unscored="" if reward is not None else "no verdict",
             sample=sample,
         )
-        for sample, reward in enumerate(rewards)
+        for sample, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
     ]
-    return Group(prompt=prompt, trajectories=tuple(trajectories))
+    return Group(prompt=prompt, trajectories=tuple(trajectories), version=age)
+
+
+def _group(given: Rewards | Group) -> Group:
+    return given if isinstance(given, Group) else make_group(given)
+
+
+def _told(group: Group) -> str:
+    return f"rewards {tuple(trajectory.reward for trajectory in group.trajectories)}"
 
 
 def _judge(judge: Filter, group: Group) -> bool:
-    rewards = tuple(trajectory.reward for trajectory in group.trajectories)
     before = pickle.dumps(group)
     try:
         verdict = judge.accept(group)
     except Exception as error:  # whatever a foreign filter raises here is the finding, and is chained
         raise AssertionError(
-            f"accept() raised {type(error).__name__}: {error} on a group with rewards {rewards}; unscored members "
+            f"accept() raised {type(error).__name__}: {error} on a group with {_told(group)}; unscored members "
             "are None, and group.rewards, which leaves them out, may be empty"
         ) from error
-    require(isinstance(verdict, bool), f"accept() must return True or False, got {verdict!r} for rewards {rewards}")
-    require(pickle.dumps(group) == before, f"accept() changed the group with rewards {rewards}; it may only look")
+    require(isinstance(verdict, bool), f"accept() must return True or False, got {verdict!r} for {_told(group)}")
+    require(pickle.dumps(group) == before, f"accept() changed the group with {_told(group)}; it may only look")
     return verdict

@@ -18,7 +18,8 @@ import numpy as np
 
 from areal_lit.contracts.reward import GroupReward, Reward
 from areal_lit.rewarding.processes import pack
-from areal_lit.rewarding.worker import Outcome, call, describe, judge
+from areal_lit.rewarding.worker import Outcome, call, describe, judge_of, set_up
+from areal_lit.text import TextCodec
 from areal_lit.types import Example, Prompt, Trajectory
 
 Case = tuple[Trajectory, float | None]
@@ -26,11 +27,16 @@ Case = tuple[Trajectory, float | None]
 ODD_TEXTS = ("", " \n", "\x00", "\ud800", "é" * 10_000, "<answer>", "\\boxed{", "-", "0" * 5_000)
 
 
-def completion(text: str, prompt: str = "", **fields: Any) -> Trajectory:
-    """A finished trajectory with this completion, of an example with these fields."""
-    num_tokens = max(1, len(text))
+def completion(text: str, prompt: str = "", *, codec: TextCodec | None = None, **fields: Any) -> Trajectory:
+    """A finished trajectory with this completion, of an example with these fields.
+
+    Args:
+        codec: whose tokens it has; by default as many as characters, which mean nothing.
+    """
+    token_ids = np.arange(max(1, len(text)), dtype=np.int64) if codec is None else codec.encode(text)
+    num_tokens = len(token_ids)
     return Trajectory(
-        token_ids=np.arange(num_tokens, dtype=np.int64),
+        token_ids=token_ids,
         loss_mask=np.ones(num_tokens, dtype=np.bool_),
         logprobs=np.zeros(num_tokens, dtype=np.float32),
         versions=np.zeros(num_tokens, dtype=np.int64),
@@ -39,7 +45,9 @@ def completion(text: str, prompt: str = "", **fields: Any) -> Trajectory:
     )
 
 
-def check_reward(reward: Reward, cases: Sequence[Case], *, is_deterministic: bool = True) -> None:
+def check_reward(
+    reward: Reward, cases: Sequence[Case], *, is_deterministic: bool = True, codec: TextCodec | None = None
+) -> None:
     """Raise AssertionError naming the first thing that a run would stumble on.
 
     Args:
@@ -47,12 +55,13 @@ def check_reward(reward: Reward, cases: Sequence[Case], *, is_deterministic: boo
         cases: trajectories and the reward each must get; None for those that must stay unscored. A group reward
             gets all of them as one group.
         is_deterministic: equal trajectories get equal rewards, in any order (off for judges that sample).
+        codec: for rewards that look at tokens; ``use_codec`` gets it.
     """
     assert cases, "give at least one case"
     trajectories = [trajectory for trajectory, _ in cases]
     for trajectory, wanted in cases:
         _check_check(reward, trajectory, wanted)
-    reward = _travelled(reward)
+    reward = _travelled(reward, codec)
     before = copy.deepcopy([(each.text, dict(each.prompt.fields)) for each in trajectories])
     outcomes = _score(reward, trajectories)
     after = [(each.text, dict(each.prompt.fields)) for each in trajectories]
@@ -61,6 +70,8 @@ def check_reward(reward: Reward, cases: Sequence[Case], *, is_deterministic: boo
     if is_deterministic:
         _check_repeats(reward, trajectories, outcomes)
     _check_odd_texts(reward, trajectories[0])
+    if codec is not None:
+        _check_odd_tokens(reward, trajectories[0], len(codec.tokenizer))
 
 
 def _check_check(reward: Reward, trajectory: Trajectory, wanted: float | None) -> None:
@@ -73,15 +84,16 @@ def _check_check(reward: Reward, trajectory: Trajectory, wanted: float | None) -
     assert not (problem and wanted), f"check refuses fields {fields!r:.200}, with which {wanted} is scored: {problem}"
 
 
-def _travelled(reward: Reward) -> Reward:
+def _travelled(reward: Reward, codec: TextCodec | None) -> Reward:
     """The reward as a worker has it: pickled, unpickled, set up."""
     name = type(reward).__name__
     try:
-        payload = pack({name: reward})
+        payload = pack({name: reward}, codec)
     except ValueError as error:
         raise AssertionError(str(error)) from error
-    copied: Reward = pickle.loads(payload)[name]
-    copied.setup()
+    rewards, codec = pickle.loads(payload)
+    set_up(rewards, codec)
+    copied: Reward = rewards[name]
     return copied
 
 
@@ -97,7 +109,7 @@ async def _score_async(reward: Reward, trajectories: list[Trajectory]) -> list[O
     outcomes = []
     for trajectory in trajectories:
         try:
-            outcomes.append(judge(await reward.score(trajectory)))  # type: ignore[misc]
+            outcomes.append(judge_of(trajectory, await reward.score(trajectory)))  # type: ignore[misc]
         # The checks report whatever the reward raises.
         except Exception as error:  # noqa: BLE001
             outcomes.append(Outcome(kind="error", reason=describe(error)))
@@ -136,4 +148,19 @@ def _check_odd_texts(reward: Reward, trajectory: Trajectory) -> None:
         outcome = _score(reward, [odd] if not isinstance(reward, GroupReward) else [odd, odd])[0]
         assert outcome.kind in ("", "unscored"), (
             f"completion {text!r:.40} gave {outcome.kind}: {outcome.reason}; a model will write it: return a number"
+        )
+
+
+def _check_odd_tokens(reward: Reward, trajectory: Trajectory, vocab_size: int) -> None:
+    """Tokens that are no text, after one of the prompt: none at all, parts of characters, special ones."""
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 30, 30):
+        ids = rng.integers(0, vocab_size, count)
+        generated = np.arange(count) > 0
+        odd = replace(
+            trajectory, token_ids=ids, loss_mask=generated, logprobs=np.zeros(count, np.float32), versions=ids * 0
+        )
+        outcome = _score(reward, [odd] if not isinstance(reward, GroupReward) else [odd, odd])[0]
+        assert outcome.kind in ("", "unscored"), (
+            f"tokens {ids.tolist()} gave {outcome.kind}: {outcome.reason}; a model will draw them: return a number"
         )

@@ -270,9 +270,14 @@ class PolicyGradient(Algorithm):
         """
         mask_T = batch["loss_mask"]
         reward_T = at_last_token(self.advantages(batch).double(), batch)
+    @property
+    def turn_norm(self) -> Normaliser:
+        """What rewards of turns and steps are compared by: each with those of all turns of its group."""
+        return self.reward_norm
+
         row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
         group_K = batch.to_tokens(batch["group"])[row_K]
-        worth_K = self.reward_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
+        worth_K = self.turn_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
         reward_T = reward_T.index_add(0, row_K, worth_K)
         if self.kl_weight > 0 and self.kl_in == "reward":
             reward_T = reward_T - kl_penalty(batch, self.kl_estimator)

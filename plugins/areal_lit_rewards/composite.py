@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 
 from areal_lit.contracts import GroupReward, Reward
 from areal_lit.rewarding import judge
-from areal_lit.types import Example, Scored, Trajectory, Unscored
+from areal_lit.text import TextCodec
+from areal_lit.types import Example, Scored, StepScore, Trajectory, Unscored
 
 
 class Composite(Reward):
     """The weighted sum of its parts; unscored as soon as one part is.
 
-    Each part's own value, before its weight, is reported under its name; parts of a part as ``name/part``.
+    Each part's own value, before its weight, is reported under its name; parts of a part as ``name/part``. Scores of
+    steps get the weight of their part.
 
     Args:
         parts: name -> reward.
@@ -35,6 +38,10 @@ class Composite(Reward):
         self.parts = parts
         self.weights = weights
 
+    def use_codec(self, codec: TextCodec) -> None:
+        for part in self.parts.values():
+            part.use_codec(codec)
+
     def setup(self) -> None:
         for part in self.parts.values():
             part.setup()
@@ -51,12 +58,15 @@ class Composite(Reward):
         total = 0.0
         values: dict[str, float] = {}
         metrics: dict[str, float] = {}
+        steps: list[StepScore] = []
         for name, part in self.parts.items():
             outcome = judge(part.score(trajectory))
             if outcome.value is None:
                 return Unscored(reason=f"part {name}: {outcome.reason}")
-            total += weights.get(name, 1.0) * outcome.value
+            weight = weights.get(name, 1.0)
+            total += weight * outcome.value
+            steps += [replace(step, value=weight * step.value) for step in outcome.steps]
             values[name] = outcome.value
             values |= {f"{name}/{inner}": value for inner, value in outcome.parts.items()}
             metrics |= {f"{name}/{inner}": value for inner, value in outcome.metrics.items()}
-        return Scored(value=total, parts=values, metrics=metrics)
+        return Scored(value=total, parts=values, metrics=metrics, steps=tuple(steps))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from areal_lit.contracts import GroupReward, Strategy
+from areal_lit.contracts import GroupReward, Score, Strategy
 from areal_lit.models import SCALAR_HEAD_FILE, ModelFiles
-from areal_lit.types import Group, ModelSpec, Trajectory
+from areal_lit.types import FloatArray, Group, ModelSpec, Trajectory
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -61,7 +61,11 @@ class RewardModel(GroupReward):
         self._strategy = Single(device=self.device, max_tokens_per_microbatch=self.max_tokens_per_microbatch)
         self._strategy.setup(self.model, head="score")
 
-    def score_group(self, trajectories: Sequence[Trajectory]) -> list[float]:
+    def score_group(self, trajectories: Sequence[Trajectory]) -> Sequence[Score]:
+        return [float(values[-1]) for values in self.values_after(trajectories)]
+
+    def values_after(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
+        """What the model says after each token of trajectories of one prompt, [n] each."""
         from areal_lit.batching import pack, plan_shards, shard, unshard
 
         sequences = tuple(map(_tokens_alone, trajectories))
@@ -69,9 +73,12 @@ class RewardModel(GroupReward):
         plan = plan_shards(batch, num_shards=1, max_tokens=self.max_tokens_per_microbatch, packing="ffd")
         (microbatches,) = shard(batch, plan)
         outputs = self._strategy.forward(microbatches, frozenset({"value"}))
-        scores = unshard(batch, plan, [outputs]).final_value_S
-        assert scores is not None
-        return [float(score) for score in scores]
+        whole = unshard(batch, plan, [outputs])
+        assert whole.value_T is not None
+        assert whole.final_value_S is not None
+        value_T = whole.value_T.roll(-1)
+        value_T[batch["length"].cumsum(0) - 1] = whole.final_value_S
+        return [part.numpy() for part in value_T.split(batch["length"].tolist())]
 
     def _problem(self) -> str:
         """Why the model cannot score, and the way out; empty if it can."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from areal_lit.batching import atom_tokens, pack, plan_shards, select_atoms, shard, split_minibatches, unshard
 from areal_lit.testing.toy import RaggedGroups
 from areal_lit.token_batch import TokenBatch, TokenOutputs
-from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit.types import Example, Group, Prompt, StepScore, Trajectory
 
 seeds = st.integers(0, 10_000)
 
@@ -84,6 +84,21 @@ def test_rewards_of_turns_land_on_the_last_generated_token_of_their_turn() -> No
     assert batch["turn_reward"].tolist() == [0, 0, 0.5, 0, -2.0, 0, 3.0, 0, 0]
     assert batch["turn_scored"].nonzero()[:, 0].tolist() == [2, 4, 6]
     assert batch["scored"].tolist() == [True, True, False]
+
+
+def test_scores_of_steps_stand_on_their_tokens_beside_rewards_of_turns() -> None:
+    def steps(*pairs: tuple[int, float]) -> tuple[StepScore, ...]:
+        return tuple(StepScore(last_token=token, value=value) for token, value in pairs)
+
+    talk = trajectory([1, 2, 3, 4], [0, 1, 1, 1], step_scores=steps((1, 0.0), (3, 2.0), (3, 1.0)), turn_rewards=(5.0,))
+    broken = trajectory([1, 2], [0, 1], sample=1, step_scores=steps((1, float("inf"))))
+    batch = pack([group(talk, broken)])
+    assert batch["turn_reward"].tolist() == [0, 0, 0, 8, 0, 0]
+    assert batch["turn_scored"].nonzero()[:, 0].tolist() == [1, 3]
+    assert batch["scored"].tolist() == [True, False]
+    for token in (0, 2, -1):
+        with pytest.raises(ValueError, match="step_scores at tokens that the policy did not choose"):
+            pack([group(trajectory([1, 2], [0, 1], step_scores=steps((token, 1.0))))])
 
 
 @pytest.mark.parametrize("rewards", [(1.0,), (1.0, 2.0, 3.0)])

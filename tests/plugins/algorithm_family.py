@@ -18,6 +18,7 @@ from areal_lit_algorithms.lite_ppo import LitePPO
 from areal_lit_algorithms.m2po import M2PO
 from areal_lit_algorithms.policy_gradient import PolicyGradient
 from areal_lit_algorithms.ppo import PPO
+from areal_lit_algorithms.process_reward import ProcessReward
 from areal_lit_algorithms.reinforce_pp import ReinforcePP
 from areal_lit_algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from areal_lit_algorithms.rloo import RLOO
@@ -39,5 +40,6 @@ FAMILY: dict[str, Callable[..., PolicyGradient]] = {
     "icepop": IcePop,
     "kpop": KPop,
     "ppo": PPO,
+    "process_reward": partial(ProcessReward, outcome_weight=0.5),
 }
 """With what must be given, as ``algorithm_papers`` has it."""

@@ -28,7 +28,7 @@ CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.2, "clip_dual": None}
 COMMON: dict[str, Any] = {
     "term": "clip", "reward_shaping": Shaping(), "reward_norm": GROUP, "advantage_norm": None, "turn_discount": 1.0,
     "decoupled": True, "old": "proximal", "proximal": "recompute", "rejection": TRUNCATED_WEIGHT,
-    "aggregation": "token_mean", "max_length": None, "kl_weight": 0.0, "kl_in": "loss", "kl_estimator": "k2",
+    "outcome_weight": 1.0, "step_norm": None, "aggregation": "token_mean", "max_length": None, "kl_weight": 0.0, "kl_in": "loss", "kl_estimator": "k2",
     **CLIP,
 }  # fmt: skip
 OVERLONG = Shaping(overlong=Overlong(max_length=12, buffer=6, factor=1.0))
@@ -59,6 +59,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "reward_norm": AS_IT_IS, "advantage_norm": WHITENED, "gamma": 1.0, "lam": 0.95, "critic_lam": None,
         "step_level": "token", "value_clip": 0.2, "value_loss": "squared",
     },
+    "process_reward": {"outcome_weight": 0.5, "step_norm": GROUP},
 }  # fmt: skip
 
 
@@ -147,11 +148,11 @@ def token_rewards(paper: SimpleNamespace, samples: Sequence[Sample]) -> list[lis
         (s, i) for s, sample in enumerate(samples) for i, t in enumerate(sample.tokens) if t.turn_reward is not None
     ]
     turn_rewards = [samples[s].tokens[i].turn_reward or 0.0 for s, i in turns]
-    turn_worths = _normalised(turn_rewards, [samples[s].group for s, _ in turns], paper.reward_norm)
+    turn_worths = _normalised(turn_rewards, [samples[s].group for s, _ in turns], paper.step_norm or paper.reward_norm)
     for (s, i), worth in zip(turns, turn_worths, strict=True):
         result[s][i] += worth
     for sample, rewards, worth in zip(samples, result, worths, strict=True):
-        rewards[-1] += worth
+        rewards[-1] += paper.outcome_weight * worth
         if paper.kl_weight and paper.kl_in == "reward":
             is_recomputed = paper.decoupled or paper.old == "proximal"
             for i, token in enumerate(sample.tokens):

@@ -39,6 +39,7 @@ AT_WORK = {
     "icepop": ("rejected_low", "rejected_high"),
     "kpop": ("rejected_high",),
     "ppo": ("clip_low", "clip_high"),
+    "process_reward": ("clip_low", "clip_high"),
 }
 """Metrics that are above 0 once the clip, gate or mask does something."""
 

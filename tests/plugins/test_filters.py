@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from areal_lit.testing.filter import check_filter
+from areal_lit.testing.filter import check_filter, make_group
 from areal_lit.types import Example, Group, Prompt, Trajectory
 from areal_lit_filters.equal_rewards import EqualRewards
+from areal_lit_filters.length import Length
+from areal_lit_filters.staleness import Staleness
 from areal_lit_filters.success_rate import SuccessRate
 
 
@@ -51,6 +53,12 @@ def test_success_rate_of_a_quarter_to_three_quarters(rewards: tuple[float | None
 def test_conformance() -> None:
     check_filter(EqualRewards, accepts=[(0.0, 1.0)], rejects=[(1.0, 1.0), (1.0, None)])
     check_filter(SuccessRate, accepts=[(0.0, 1.0)], rejects=[(1.0, 1.0), (None, None)])
+    aged = [make_group((0.0, 1.0), age=age) for age in (0, 2, 3)]
+    check_filter(lambda: Staleness(max_versions=2), accepts=[*aged[:2], (1.0, 1.0)], rejects=aged[2:])
+    short, long = (make_group((0.0, None, 1.0), num_tokens=lengths) for lengths in ((9, 2, 2), (9, 10, 2)))
+    check_filter(lambda: Length(max_tokens=8), accepts=[short], rejects=[long])
+    check_filter(lambda: Length(max_tokens=6, over="mean"), accepts=[long], rejects=[])
+    check_filter(lambda: Length(max_tokens=5, over="mean"), accepts=[short], rejects=[long])
 
 
 def test_bad_bounds_are_refused() -> None:
@@ -58,3 +66,9 @@ def test_bad_bounds_are_refused() -> None:
         SuccessRate(low=0.8, high=0.2)
     with pytest.raises(ValueError, match="tolerance must be >= 0"):
         EqualRewards(tolerance=-1.0)
+    with pytest.raises(ValueError, match="max_versions must be >= 0, got -1"):
+        Staleness(max_versions=-1)
+    with pytest.raises(ValueError, match="max_tokens must be >= 1, got 0"):
+        Length(max_tokens=0)
+    with pytest.raises(ValueError, match="over must be any or mean, got 'max'"):
+        Length(max_tokens=1, over="max")  # type: ignore[arg-type]

@@ -14,8 +14,10 @@ from areal_lit.models import SCALAR_HEAD_FILE, load_causal_lm
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.testing.strategy_case import PlainSGD
 from areal_lit.testing.tiny import tiny_spec
+from areal_lit.text import TextCodec
 from areal_lit.types import ModelSpec, Trajectory
 from areal_lit.validation import broken_rules
+from areal_lit_rewards.process_reward_model import ProcessRewardModel
 from areal_lit_rewards.reward_model import RewardModel
 from areal_lit_single.strategy import Single
 
@@ -65,6 +67,30 @@ def test_scores_are_the_models_own(exported: ModelSpec, max_tokens: int) -> None
     check_reward(reward, list(zip(samples(), expected, strict=True)))
     reward.setup()
     assert reward.score(samples()[3]) == pytest.approx(expected[3], abs=1e-6)
+
+
+def test_a_step_is_scored_as_if_the_completion_ended_there(exported: ModelSpec) -> None:
+    codec = TextCodec(exported)
+    members = [completion(text, "1", codec=codec) for text in ("1+1\n11\nthe end", "in")]
+    reward = ProcessRewardModel(model=exported)
+    reward.use_codec(codec)
+    reward.setup()
+    for trajectory, score in zip(members, reward.score_group(members), strict=True):
+        steps = len(trajectory.text.split("\n"))
+        assert score.steps[-1].last_token == len(trajectory.token_ids) - 1
+        lasts = [step.last_token + 1 for step in score.steps]
+        cut = [
+            replace(trajectory, token_ids=trajectory.token_ids[:n], loss_mask=trajectory.loss_mask[:n]) for n in lasts
+        ]
+        assert [step.value for step in score.steps] == pytest.approx(reward_of(exported, cut), abs=1e-6)
+        assert (len(lasts), score.value) == (steps, score.steps[-1].value)
+    check_reward(reward, [(members[1], reward.score_group(members)[1].value)], codec=codec)
+
+
+def reward_of(spec: ModelSpec, trajectories: list[Trajectory]) -> list[float]:
+    reward = RewardModel(model=spec)
+    reward.setup()
+    return [float(score) for score in reward.score_group(trajectories)]  # type: ignore[arg-type]
 
 
 def test_a_model_without_a_head_is_refused(tmp_path: Path, exported: ModelSpec) -> None:

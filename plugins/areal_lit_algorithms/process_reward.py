@@ -1,0 +1,63 @@
+"""Process reward: every turn or step of a completion is scored, and answers for itself (arXiv 2402.03300, 4.1.3).
+
+    s_j = (score_j - mean(score_G)) / (std(score_G) + eps)      over the steps of all samples of group G
+    A_t = sum of s_j over the step of token t and later ones  +  outcome_weight A_i
+    loss = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)),    rho = pi / pi_old
+
+Scores come from a reward (``steps``: another reward for each step; ``process_reward_model``: a trained model at the
+end of each) or from a workflow that rewards turns. A_i is what the completion's own reward is worth in GRPO. Where two
+steps end on one token, their scores are one, the sum. A group of equal scores, or of a single step, teaches nothing.
+
+| published | ours | why |
+|---|---|---|
+| scores of steps only | ``outcome_weight`` 0 | |
+| clip 0.2 | 0.2 | |
+| mean over each sequence, then over sequences | ``aggregation`` token_mean | as ``grpo`` |
+| KL 0.04, k3 in the loss | ``kl_weight`` 0; k2 if on | as ``grpo`` |
+| deviation unspecified | n - 1, ``eps`` 1e-6 | as ``grpo`` |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.normalisation import Normaliser
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from areal_lit.token_batch import TokenBatch
+
+
+class ProcessReward(GRPO):
+    """Centre the score of each step on those of its group; a token gets what its step and later ones are worth.
+
+    Args:
+        outcome_weight: of the completion's own reward, beside the scores; 0 leaves it out.
+        step_norm: what is subtracted from scores, and what divides them; each step has a vote.
+    """
+
+    def __init__(self, *, outcome_weight: float = 0.0, step_norm: Normaliser = Normaliser(), **grpo: Any) -> None:
+        super().__init__(**grpo)
+        if not outcome_weight >= 0:
+            raise ValueError(f"outcome_weight must be >= 0, got {outcome_weight}")
+        self.outcome_weight = outcome_weight
+        self.step_norm = step_norm
+
+    @property
+    def turn_norm(self) -> Normaliser:
+        return self.step_norm
+
+    def advantages(self, batch: TokenBatch) -> Tensor:
+        return self.outcome_weight * super().advantages(batch)
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        """Raises ValueError for a step in which nothing was scored that could be learned from."""
+        if self.outcome_weight == 0 and batch["loss_mask"].any() and not batch["turn_scored"].any():
+            raise ValueError(
+                "no turn or step of this batch has a score, and outcome_weight is 0, so nothing would be learned; name "
+                "a reward that scores steps (steps, process_reward_model) or a workflow with turn_rewards, or raise "
+                "outcome_weight"
+            )
+        return super().prepare(batch)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
 
+from areal_lit.cli.working_directory import deletion
 from areal_lit.secrets import redact_terminal
 
 COMMANDS = {
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(f"areal-lit {metadata.version('areal-lit')}")
         return FINISHED
+    if problem := deletion():  # many a library asks where it is as it is imported
+        return _refuse("", problem)
     try:
         if name not in COMMANDS:
             from areal_lit.names import closest

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from areal_lit.checkpointing import NothingToTrain
+from areal_lit.cli.working_directory import deletion
 from areal_lit.validation import BrokenRules
 
 
@@ -40,7 +41,7 @@ def guarded(work: Callable[[], None]) -> int:
     # whatever a run fails of ends here; the run has written its traceback down, and where in a note
     except Exception as error:  # noqa: BLE001
         print(f"failed: {type(error).__name__}: {error}", file=sys.stderr)
-        for note in getattr(error, "__notes__", ()):
+        for note in [*filter(None, [deletion()]), *getattr(error, "__notes__", ())]:
             print(f"({note})", file=sys.stderr)
         return 1
     return 0

@@ -21,6 +21,11 @@ class RunLogger(Component):
     draws: ClassVar[bool] = False
     """True: has figures for the others, and is closed before those that have none."""
 
+    @property
+    def writes(self) -> str:
+        """File or directory in the run's directory that no other logger may write; empty where it writes none."""
+        return ""
+
     @abstractmethod
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         """Open. A resumed run goes on after ``step`` > 0: what an earlier process logged past it must not stay beside

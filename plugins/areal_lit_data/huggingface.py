@@ -42,6 +42,10 @@ class HuggingFace(RowData):
         **rows: Any,
     ) -> None:
         super().__init__(**rows)
+        if split is None and not eval_splits:
+            raise ValueError("split is null and there are no eval_splits: nothing is read; name a split, such as train")
+        if empty := [f"data_files.{name}" for name, patterns in (data_files or {}).items() if not patterns]:
+            raise ValueError(f"{', '.join(empty)} must name at least one file, got []; leave the split out instead")
         self.path = path
         self.split = split
         self.eval_splits = eval_splits or {}

@@ -40,6 +40,10 @@ class Jsonl(RowData):
             raise ValueError(
                 "files and each entry of eval_files are lists of paths, got a single string; put it in brackets"
             )
+        if empty := [f"eval_files.{name}" for name, patterns in (eval_files or {}).items() if not patterns]:
+            raise ValueError(f"{', '.join(empty)} must name at least one file, got []; leave the set out instead")
+        if not files and not eval_files:
+            raise ValueError("files must name at least one file, got [], and there are no eval_files: nothing is read")
         self.files = files
         self.eval_files = eval_files or {}
         self.name = name

@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from areal_lit.contracts import RunLogger
 from areal_lit.files import replacing, writing
 from areal_lit.run_records import Row, read_rows
-
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
 
 
 class Csv(RunLogger):
@@ -35,11 +32,9 @@ class Csv(RunLogger):
         self._last: dict[str, float] = {}
         self._last_offset = 0
 
-    def rules(self, trainer: Trainer) -> Iterator[str]:
-        given = [logger for logger in trainer.loggers or () if isinstance(logger, Csv)]
-        same = [logger for logger in given if logger.file_name == self.file_name]
-        if len(same) > 1 and same[0] is self:  # told once
-            yield f"{len(same)} csv loggers would write {self.file_name!r}; give each a file_name"
+    @property
+    def writes(self) -> str:
+        return self.file_name
 
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         self._path = run_dir / self.file_name

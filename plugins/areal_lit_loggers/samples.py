@@ -71,6 +71,10 @@ class Samples(RunLogger):
         self.file_name = file_name
         self._file: BoundedFile | None = None
 
+    @property
+    def writes(self) -> str:
+        return self.file_name
+
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         path = run_dir / self.file_name
         _forget_after(step, path)

@@ -10,6 +10,7 @@ import yaml
 
 from areal_lit.cli.hooks import markdown
 from areal_lit.cli.main import main
+from areal_lit.cli.reporting import guarded
 from areal_lit.recipes import RecipeError, load, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -177,3 +178,27 @@ def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str
     assert "algorithm takes an algorithm; " in capsys.readouterr().out
     assert main(["fit", "--policy.optimiser.help"]) == 2
     assert "did you mean optimizer?" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_was_deleted_is_one_error(tmp_path: Path) -> None:
+    command = f"cd {tmp_path} && mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m areal_lit"
+    for arguments, code in (("validate --config quickstart", 2), ("--help", 0)):
+        ran = subprocess.run(["sh", "-c", f"{command} {arguments}"], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == code, ran.stderr
+        told = "" if code == 0 else "areal-lit: error: the working directory has been deleted; change to one that"
+        assert ran.stderr.startswith(told)
+        assert ran.stderr.count("\n") == bool(told)
+
+
+def test_a_working_directory_deleted_under_a_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+
+    def work() -> None:
+        gone.rmdir()
+        Path("runs").mkdir()
+
+    assert guarded(work) == 1
+    assert "(the working directory has been deleted; change to one that exists (cd))" in capsys.readouterr().err

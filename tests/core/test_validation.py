@@ -18,13 +18,17 @@ from areal_lit.types import Example, ModelSpec
 from areal_lit.validation import broken_rules, components
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.sft import SFT
+from areal_lit_callbacks.progress import Progress
 from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_data.jsonl import Jsonl
 from areal_lit_data.mixture import Mixture, MixtureSource
+from areal_lit_filters.length import Length
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
 from areal_lit_loggers.csv import Csv
+from areal_lit_loggers.plots import Plots
+from areal_lit_loggers.samples import Samples
 from areal_lit_optimizers.adamw import AdamW
 from areal_lit_rewards.composite import Composite
 from areal_lit_rewards.exact_match import ExactMatch
@@ -215,9 +219,21 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "version": (lambda: {"reward": Later()}, "reward: Later implements version 99 of the reward contract"),
     "loggers of one file": (
-        lambda: {"loggers": [Csv(), Csv(file_name="other.csv"), Csv()]},
-        "loggers.0: 2 csv loggers would write 'metrics.csv'; give each a file_name",
+        lambda: {"loggers": [Csv(), Csv(file_name="other.csv"), Samples(file_name="other.csv")]},
+        "loggers.1 and loggers.2 would each write 'other.csv' in the run's directory; keep one, or give each its own",
     ),
+    "plots of one directory": (
+        lambda: {"loggers": [Plots(), Csv(), Plots(every_s=60.0)]}, "loggers.0 and loggers.2 would each write 'plots'"
+    ),
+    "the same logger": (
+        lambda: {"loggers": [Samples(), Csv(), Samples()]},
+        "loggers.2 is loggers.0 again (Samples with the same arguments); remove one of them",
+    ),
+    "the same filter": (
+        lambda: {"filters": [Length(max_tokens=9), Length(max_tokens=8), Length(max_tokens=9)]},
+        "filters.2 is filters.0 again (Length with the same arguments); remove one of them",
+    ),
+    "the same callback": (lambda: {"callbacks": [Progress(), Progress()]}, "callbacks.1 is callbacks.0 again"),
     "own rule": (lambda: {"reward": Composite(parts={"a": LaterCriticism()})}, "reward.parts.a: never right"),
     "part's own rule": (lambda: {"data": mixture(a=LaterCriticism())}, "data.sources.a.reward: never right"),
     "script function": (

@@ -67,6 +67,13 @@ def test_evaluation_only(local, codec):
     assert list(data.evaluation()) == ["all"]
 
 
+def test_lists_that_name_nothing_are_refused(local):
+    with pytest.raises(ValueError, match="split is null and there are no eval_splits: nothing is read"):
+        HuggingFace(**local, split=None)
+    with pytest.raises(ValueError, match=r"data_files\.test must name at least one file, got \[\]"):
+        HuggingFace(path="json", data_files={"train": ["a"], "test": []})
+
+
 def test_an_unreachable_hub_names_the_way_out(codec):
     with pytest.raises(ConnectionError, match=r"'nobody/nothing'.*use local files"):
         HuggingFace(path="nobody/nothing").setup(codec)

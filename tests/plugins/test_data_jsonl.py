@@ -162,6 +162,8 @@ def test_other_encodings_are_named(tmp_path, codec):
         ({"files": [], "template": "{a.__class__}"}, r"got \{a.__class__\}"),
         ({"files": [], "template": "{a"}, "write {{ and }}"),
         ({"files": [], "max_examples": 0}, "max_examples must be >= 1, got 0"),
+        ({"files": []}, r"files must name at least one file, got \[\], and there are no eval_files"),
+        ({"files": ["a"], "eval_files": {"x": []}}, r"eval_files\.x must name at least one file, got \[\]; leave the"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -31,6 +31,8 @@ SHARE_OF_RUN = 0.05
 
 LOWEST_PRIORITY = 19
 
+DIRECTORY = "plots"
+
 LAST_DRAWING_S = 60.0
 """For the drawing at the end of a run, which the run waits for."""
 
@@ -70,8 +72,12 @@ class Plots(RunLogger):
         self._start_s = 0.0
         self._next_s = math.inf
 
+    @property
+    def writes(self) -> str:
+        return DIRECTORY
+
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
-        self._directory = run_dir / "plots"
+        self._directory = run_dir / DIRECTORY
         self._title = run_dir.name
         self._start_s = time.monotonic()
         self._next_s = self._start_s + self.every_s

@@ -87,6 +87,10 @@ class Tracker(RunLogger):
 
     # --- the contract ----------------------------------------------------------------------------
 
+    @property
+    def writes(self) -> str:
+        return self.name
+
     def rules(self, trainer: Trainer) -> Iterable[str]:
         return self.problems()
 

@@ -14,6 +14,7 @@ from areal_lit.validation.models import model_rules
 from areal_lit.validation.roles import launch_rules, refresh_rules, role_rules
 from areal_lit.validation.rollouts import offline_rules, online_rules
 from areal_lit.validation.run import run_rules
+from areal_lit.validation.twins import twin_rules
 from areal_lit.validation.walk import components
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def broken_rules(trainer: Trainer) -> list[str]:
         *role_rules(trainer),
         *refresh_rules(trainer),
         *launch_rules(trainer),
+        *twin_rules(trainer),
     ]
     broken += offline_rules(trainer) if trainer.algorithm.offline else online_rules(trainer)
     broken += [*example_rules(trainer), *_component_rules(trainer)]

@@ -263,6 +263,11 @@ class PolicyGradient(Algorithm):
         """Whether the proximal policy is in the ratio's denominator."""
         return self.decoupled or self.old == "proximal"
 
+    @property
+    def turn_norm(self) -> Normaliser:
+        """What rewards of turns and steps are compared by: each with those of all turns of its group."""
+        return self.reward_norm
+
     def token_rewards(self, batch: TokenBatch) -> Tensor:
         """What each token earns, float64 [T].
 
@@ -270,11 +275,6 @@ class PolicyGradient(Algorithm):
         """
         mask_T = batch["loss_mask"]
         reward_T = at_last_token(self.advantages(batch).double(), batch)
-    @property
-    def turn_norm(self) -> Normaliser:
-        """What rewards of turns and steps are compared by: each with those of all turns of its group."""
-        return self.reward_norm
-
         row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
         group_K = batch.to_tokens(batch["group"])[row_K]
         worth_K = self.turn_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)

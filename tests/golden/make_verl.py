@@ -26,14 +26,21 @@ AGGREGATIONS = {
     "sequence_sum": "seq-mean-token-sum",
     "constant": "seq-mean-token-sum-norm",
 }
-WEIGHTS = {"clamp": ("token", 5.0), "mask": ("token", "0.5_5.0"), "sequence": ("sequence", 5.0)}
+UNCLIPPED = 1e9
+BINARY_KL = 0.3
+"""KPop's bound, low enough that it does something here."""
+WEIGHTS = {
+    "all": ("token", UNCLIPPED),
+    "clamp": ("token", 5.0),
+    "mask": ("token", "0.5_5.0"),
+    "sequence": ("sequence", 5.0),
+}
 REJECTIONS = {
     "token_k1": "0.5_2.0", "token_k2": "0.3", "token_k3": "0.3",
     "seq_sum_k1": "0.3_3.0", "seq_sum_k2": "1.0", "seq_sum_k3": "1.0",
     "seq_mean_k1": "0.8_1.25", "seq_mean_k2": "0.2", "seq_mean_k3": "0.2",
     "seq_max_k2": "0.5", "seq_max_k3": "0.5",
 }  # fmt: skip
-UNCLIPPED = 1e9
 KL_WEIGHT = 0.25
 """In the reward; large enough that the 1e-8 in the root of verl's whitening does not show where rewards are equal."""
 Estimate = Callable[[Tensor, np.ndarray[Any, Any]], Tensor]
@@ -87,6 +94,25 @@ def to_go(token_reward: Tensor, mask: Tensor, gamma: float = 1.0) -> tuple[Tenso
     return verl.compute_reinforce_plus_plus_outcome_advantage(token_reward, mask, config=settings)
 
 
+def with_what_follows(case: Case, gamma: float) -> Tensor:
+    """Rewards per token, [B, S]. A truncated sequence goes on with the value after it, for which verl has no place but
+    the last reward."""
+    following = np.where(case.truncated, case.final_value, 0.0)
+    return torch.tensor(case.token_reward + gamma * case.on_last(following))
+
+
+def turn_advantages(case: Case, gamma: float, lam: float) -> Tensor:
+    """GAE with turns as verl's tokens: rewards summed, the value of the first token, the result on all tokens."""
+    reward, value, mask = torch.zeros(3, len(case.group), 1 + case.turn.max(), dtype=torch.float64)
+    for row, column in zip(*case.mask.nonzero(), strict=True):
+        turn = case.turn[row, column]
+        reward[row, turn] += with_what_follows(case, gamma)[row, column]
+        value[row, turn] += case.value[row, column] * (1 - mask[row, turn])
+        mask[row, turn] = 1.0
+    _, returns = verl.compute_gae_advantage_return(reward, value, mask, gamma, lam)
+    return (returns - value).gather(1, torch.tensor(case.turn).clamp(min=0))
+
+
 # --- losses --------------------------------------------------------------------------------------
 
 
@@ -105,6 +131,19 @@ class Columns:
         level, threshold = WEIGHTS[name]
         weight, _ = compute_rollout_correction_weights(self.proximal - self.behaviour, self.mask, level, threshold)
         return weight
+
+    def is_near(self, upper: float) -> Tensor:
+        """1 where neither binary KL between proximal and behaviour is above ``upper``: DPPO keeps it both ways."""
+        near = torch.ones_like(self.mask)
+        for old, new in ((self.proximal, self.behaviour), (self.behaviour, self.proximal)):
+            for sign in (1.0, -1.0):
+                leaf = new.clone().requires_grad_()
+                advantage = sign * self.mask
+                loss, _ = verl.compute_policy_loss_dppo_kl(
+                    old, leaf, advantage, self.mask, "token-mean", config(upper, upper)
+                )
+                near *= torch.autograd.grad(loss, leaf)[0] != 0
+        return near
 
     def divergence(self, estimator: str) -> Tensor:
         return verl.kl_penalty(self.current, self.reference, estimator)
@@ -143,6 +182,8 @@ def whole_algorithms(recorder: Recorder, case: Case) -> None:
     record("sapo", grpo, verl.compute_policy_loss_sapo, x.proximal, None, "sequence_mean", config())
     record("cispo", grpo, verl.compute_policy_loss_cispo, x.proximal, x.weight(), "token_mean", config(1.0, 4.0))
     record("icepop", grpo, clip, x.proximal, x.weight("mask"), "token_mean", config())
+    is_near = x.is_near(BINARY_KL)
+    record("kpop", grpo, clip, x.proximal, x.weight("all") * is_near, "token_mean", config())
     penalised = verl.compute_rewards(torch.tensor(case.token_reward), x.proximal, x.reference, KL_WEIGHT)
     record("reinforce_pp", to_go(penalised, x.mask)[0], clip, x.proximal, x.weight(), "token_mean", config())
     ratio = (x.current.detach() - x.behaviour).exp().clamp(max=10.0)
@@ -152,9 +193,7 @@ def whole_algorithms(recorder: Recorder, case: Case) -> None:
         "reinforce_pp_baseline", whitened, clip, x.proximal, x.weight(), "token_mean", config(),
         extra=0.01 * divergence,
     )  # fmt: skip
-    # a truncated sequence goes on with the value after it, which verl has no place for but the last reward
-    rewards = torch.tensor(case.token_reward + case.on_last(np.where(case.truncated, case.final_value, 0.0)))
-    ppo, returns = verl.compute_gae_advantage_return(rewards, x.value, x.mask, 1.0, 0.95)
+    ppo, returns = verl.compute_gae_advantage_return(with_what_follows(case, 1.0), x.value, x.mask, 1.0, 0.95)
     record("ppo", ppo * x.mask, clip, x.proximal, x.weight(), "token_mean", config())
     leaf = x.new_value.requires_grad_()
     critic, _ = verl.compute_value_loss(leaf, returns, x.value, x.mask, 0.2)
@@ -184,6 +223,12 @@ def pieces(recorder: Recorder, case: Case) -> None:
         rewards = torch.tensor(case.token_reward)
         _, returns = verl.compute_gae_advantage_return(rewards, x.value, x.mask, gamma, lam)
         recorder.add(case, f"finished/{name}", returns=returns)
+    recorder.add(case, "by_turn", advantage=turn_advantages(case, 0.95, 0.8))
+    steps = x.mask.sum(1)
+    by_length = {"alpha": (1 - 1 / (0.3 * steps)).clamp(min=0), "q": 0.5 ** (1 / (steps - 1).clamp(min=1))}
+    for name, lam in by_length.items():
+        _, returns = verl.compute_gae_advantage_return(with_what_follows(case, 0.99), x.value, x.mask, 0.99, lam)
+        recorder.add(case, f"by_length/{name}", advantage=returns - x.value)
     controller = verl.AdaptiveKLController(0.2, target_kl=0.1, horizon=100)
     controller.update(current_kl=abs(case.final_value[0]) / 5, n_steps=10)
     recorder.add(case, "adaptive", weight=controller.value)

@@ -18,8 +18,9 @@ from areal_lit_algorithms.dr_grpo import DrGRPO
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.gspo import GSPO
 from areal_lit_algorithms.icepop import IcePop
+from areal_lit_algorithms.kpop import KPop
 from areal_lit_algorithms.pieces.aggregation import token_weights
-from areal_lit_algorithms.pieces.gae import gae
+from areal_lit_algorithms.pieces.gae import LengthLambda, gae
 from areal_lit_algorithms.pieces.kl import adapted_weight, estimate
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
@@ -49,6 +50,7 @@ WHOLE: dict[str, PolicyGradient] = {
     "sapo": SAPO(),
     "cispo": CISPO(),
     "icepop": IcePop(),
+    "kpop": KPop(rejection=Rejection(action="mask", metric="binary_kl", upper=0.3)),
     "reinforce_pp": ReinforcePP(advantage_norm=WHITENED, kl_weight=0.25),
     "reinforce_pp_baseline": ReinforcePPBaseline(advantage_norm=WHITENED),
     "ppo": PPO(advantage_norm=WHITENED),
@@ -71,6 +73,7 @@ KEPT = {
 }
 
 WEIGHTS = {
+    "all": Rejection(upper=1e9),
     "clamp": Rejection(upper=5.0),
     "mask": Rejection(action="mask", lower=0.5, upper=5.0),
     "sequence": Rejection(level="sequence", aggregate="sum", upper=5.0),
@@ -153,6 +156,20 @@ def test_returns_of_finished_sequences(name: str, gamma: float, lam: float) -> N
         batch = batch.with_columns(truncated=torch.zeros_like(batch["truncated"]))
         advantage_T = gae(batch, to_packed(case, case.token_reward), gamma=gamma, lam=lam)
         assert_tokens(to_padded(case, advantage_T) + case.value, case, PIECES, f"finished/{name}/returns")
+
+
+def test_advantages_of_turns() -> None:
+    for case in cases():
+        reward_T = to_packed(case, case.token_reward)
+        advantage_T = gae(packed(case.index), reward_T, gamma=0.95, lam=0.8, level="turn")
+        assert_tokens(to_padded(case, advantage_T), case, PIECES, "by_turn/advantage")
+
+
+@pytest.mark.parametrize(("name", "lam"), [("alpha", LengthLambda(alpha=0.3)), ("q", LengthLambda(q=0.5))])
+def test_lambda_by_length(name: str, lam: LengthLambda) -> None:
+    for case in cases():
+        advantage_T = gae(packed(case.index), to_packed(case, case.token_reward), gamma=0.99, lam=lam)
+        assert_tokens(to_padded(case, advantage_T), case, PIECES, f"by_length/{name}/advantage")
 
 
 def test_adaptive_weight() -> None:

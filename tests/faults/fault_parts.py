@@ -95,19 +95,6 @@ class Length(Reward):
         return 1.0 + len(trajectory.text)
 
 
-class AtStep(Callback):
-    """Do something at the end of a step."""
-
-    def __init__(self, step: int, do: Callable[[], object]) -> None:
-        self.step = step
-        self.do = do
-
-    @hookimpl
-    def step_end(self, step: int) -> None:
-        if step == self.step:
-            self.do()
-
-
 class InPhase(Callback):
     """Do something at the beginning of a phase of a step."""
 

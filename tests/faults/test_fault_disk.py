@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fault_parts import AtStep, Trained, small
+from acting_callbacks import AtStep
+from fault_parts import Trained, small
 
 from areal_lit import Checkpoint
 from areal_lit.contracts import RunLogger

@@ -1,69 +1,20 @@
-"""Whole runs: learning, determinism, resume, faults. Real engine, real processes, the quickstart's sizes."""
+"""Whole runs: what they leave, evaluations, and what is told. Real engine, real processes, the quickstart's sizes."""
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import random
 import re
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-import torch
 import yaml
+from fit_runs import leave_a_run, rows, samples, trainer
 
 from areal_lit import hookimpl, recipes
 from areal_lit.cli.main import main
-from areal_lit.contracts import Callback, Death, ProcessDied
-from areal_lit.logs import Logs
-from areal_lit.text import TextCodec
-from areal_lit.token_batch import TokenBatch
-from areal_lit.trainer import Trainer
-from areal_lit.types import Prompt, Trajectory
+from areal_lit.contracts import Callback
 from areal_lit.validation import BrokenRules
-from areal_lit.weight_sync import WeightSyncError
-from areal_lit_algorithms.sft import SFT
 from areal_lit_data.arithmetic import Arithmetic
-from areal_lit_launchers.inline import Inline
-
-SMALL = (
-    "rollout.groups_per_step=4", "rollout.samples_per_group=4", "policy.num_threads=1",
-    "inference.init_args.num_threads=1",
-)  # fmt: skip
-
-
-def trainer(recipe: str, directory: Path, *overrides: str) -> Trainer:
-    return recipes.load(recipe, overrides=[f"runs_dir={directory}", *SMALL, *overrides])
-
-
-def leave_a_run(directory: Path) -> None:
-    """What tells that a run was here: its recipe and a row of metrics."""
-    directory.mkdir(exist_ok=True)
-    (directory / "config.yaml").write_text("{}")
-    (directory / "metrics.csv").write_text("step\n1\n")
-
-
-def rows(run: Path) -> list[dict[str, str]]:
-    with (run / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def learned(run: Path) -> list[dict[str, str]]:
-    """The columns that must repeat exactly: all but times and queue lengths."""
-    varying = ("time/", "sync/", "reward/", "rollout/running", "rollout/ready")
-    return [{k: v for k, v in row.items() if not k.startswith(varying)} for row in rows(run)]
-
-
-def samples(run: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
@@ -83,102 +34,6 @@ def test_a_run_leaves_a_complete_directory(tmp_path: Path) -> None:
     assert model.config.vocab_size >= len(tokenizer)
 
 
-class Draws(Callback):
-    """Draws a number from every global generator at each step; its state is all of them."""
-
-    def __init__(self) -> None:
-        self.drawn: list[list[float]] = []
-
-    @hookimpl
-    def step_end(self) -> None:
-        self.drawn.append([random.random(), float(np.random.rand()), float(torch.rand(()))])
-
-    def state_dict(self) -> Mapping[str, Any]:
-        return {"drawn": self.drawn}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.drawn = state["drawn"]
-
-
-def seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-@pytest.mark.slow
-def test_deterministic_runs_repeat_and_resume_bit_for_bit(tmp_path: Path) -> None:
-    options = ("deterministic=true", "rollout.max_staleness=0", "checkpoint.every_steps=3", "checkpoint.keep_last=1",
-               "checkpoint.best={set: arithmetic}", "evaluation={every_steps: 2, max_prompts: 8}", "max_steps=7",
-               "policy.optimizer.init_args.warmup_steps=2")  # fmt: skip
-    stop = AtStep(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-    def run(name: str, *callbacks: Callback, seed: int, resume: str | None = None) -> Path:
-        seed_everything(seed)
-        made = trainer("quickstart_inline", tmp_path, *options, f"name={name}")
-        made.callbacks = [Draws(), *callbacks]
-        return made.fit(resume=resume)
-
-    whole = run("whole", seed=1)
-    with pytest.raises(KeyboardInterrupt):
-        run("parts", stop, seed=1)
-    parts = run("parts", seed=2, resume="auto")
-    assert learned(whole) == learned(parts)
-    rates = [float(row["train/lr"]) for row in rows(whole)]
-    assert rates.index(max(rates)) == 1, "it resumes in the decay, past the warm-up"
-    names, states = zip(*map(kept, (whole, parts)), strict=True)
-    assert names[0] == names[1]
-    assert names[0][-1] == "step-00000007"
-    assert len(names[0]) == 2, "the newest and the best"
-    assert states[0] == states[1]
-    assert len(states[0]["components"]["callbacks.0"]["state"]["drawn"]) == 7
-    for file in ("hf/model.safetensors", "roles/policy/rank-0.safetensors", "roles/policy/random-0.json"):
-        name = Path("checkpoints/step-00000007", file)
-        assert (whole / name).read_bytes() == (parts / name).read_bytes()
-
-
-def kept(run: Path) -> tuple[list[str], dict[str, Any]]:
-    """What a run's checkpoints are called, and the state of the newest, but for the run's own name."""
-    names = sorted(path.name for path in (run / "checkpoints").iterdir())
-    state = json.loads((run / "checkpoints" / names[-1] / "state.json").read_text())
-    del state["config"]["name"]
-    return names, state
-
-
-@pytest.mark.slow
-def test_a_resumed_run_leaves_no_trace_of_the_steps_it_takes_again(tmp_path: Path) -> None:
-    options = ("checkpoint={every_steps: 2, keep_last: 0, best: {set: arithmetic, metric: length, mode: min}}",
-               "evaluation={every_steps: 1, max_prompts: 1}", "max_steps=5")  # fmt: skip
-    run = trainer("quickstart_inline", tmp_path, *options).fit()
-    resumed = trainer("quickstart_inline", tmp_path, *options)
-    seen: list[int] = []
-    resumed.callbacks = [AtStep(3, lambda: seen.extend(int(row["step"]) for row in rows(run)))]
-    resumed.fit(resume=str(run / "checkpoints" / "step-00000002"))
-    assert seen == [1, 2, 3], "rows past the checkpoint were cut before the first new one"
-    assert [int(row["step"]) for row in rows(run)] == [1, 2, 3, 4, 5]
-    assert list(dict.fromkeys(sample["step"] for sample in samples(run))) == [1, 2, 3, 4, 5]
-    lengths = {int(row["step"]): float(row["eval/arithmetic/length"]) for row in rows(run)}
-    best = min(lengths, key=lambda step: (lengths[step], step))
-    values = trainer("quickstart_inline", tmp_path, *options, "evaluation.max_prompts=1").evaluate(checkpoint="best")
-    assert values["eval/arithmetic/length"] > 0
-    again = trainer("quickstart_inline", tmp_path, *options, "max_steps=6")
-    started: list[int] = []
-    again.callbacks = [Started(started)]
-    again.fit(resume="best")
-    assert started == [best]
-
-
-class Started(Callback):
-    """Notes the step that a run begins at."""
-
-    def __init__(self, steps: list[int]) -> None:
-        self.steps = steps
-
-    @hookimpl
-    def fit_start(self, trainer: Trainer) -> None:
-        self.steps.append(trainer.step)
-
-
 class Unforeseen(Arithmetic):
     """Names its evaluation sets only once it is set up."""
 
@@ -195,179 +50,6 @@ def test_a_best_set_that_does_not_exist_is_told_before_training(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_resume_loses_and_repeats_no_prompt(tmp_path: Path) -> None:
-    options = ("data.init_args.num_examples=64", "checkpoint.every_steps=1", "rollout.num_epochs=1",
-               "loggers=[{class_path: csv}, {class_path: samples, init_args: {groups_per_step: 4}}]")  # fmt: skip
-    trainer("quickstart", tmp_path, *options, "max_steps=5").fit()
-    run = trainer("quickstart", tmp_path, *options, "max_steps=null").fit(resume="auto")
-    assert rows(run)[-1]["step"] == "16"
-    seen: set[object] = set()
-    prompts = [str(s["prompt"]) for s in samples(run) if s["prompt_id"] not in seen and not seen.add(s["prompt_id"])]
-    assert max(float(row["rollout/staleness_max"]) for row in rows(run)) <= 2
-    assert len(prompts) == 64
-    assert sorted(seen) == list(range(64))
-
-
-class AtStep(Callback):
-    """Do something at the end of a step."""
-
-    def __init__(self, step: int, do: Callable[[], None]) -> None:
-        self.step = step
-        self.do = do
-
-    @hookimpl
-    def step_end(self, step: int) -> None:
-        if step == self.step:
-            self.do()
-
-
-def kill(name: str, number: int) -> None:
-    """Send a signal to the rank or engine of this name."""
-    for child in psutil.Process().children(recursive=True):
-        if child.cmdline()[-1] == name:
-            os.kill(child.pid, number)
-            return
-    raise AssertionError(f"no child is called {name}")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)  # the waits themselves may take 30 minutes
-@pytest.mark.parametrize(
-    ("name", "number", "says"),
-    [
-        ("policy-0", signal.SIGKILL, "policy rank 0 "),
-        ("engine-0", signal.SIGKILL, "engine-0 rank 0 "),
-        ("policy-0", signal.SIGSTOP, "policy rank 0 "),
-    ],
-)
-def test_a_dead_or_hung_process_ends_the_run(tmp_path: Path, name: str, number: int, says: str) -> None:
-    run = trainer("quickstart", tmp_path, "max_steps=2000", "launcher.init_args.hang_timeout_s=4")
-    run.callbacks = [AtStep(3, lambda: kill(name, number))]
-    with pytest.raises(ProcessDied, match=says):
-        run.fit()
-
-
-class Dying(Inline):
-    """Learns of a death only after the loop has met its consequence."""
-
-    def setup(self, log_dir: Path, on_death: Callable[[Death], None], logs: Logs) -> None:
-        super().setup(log_dir, on_death, logs)
-        self.on_death = on_death
-
-    def break_with(self, error: Exception) -> None:
-        death = Death(name="engine-0", rank=0, exit_code=-9, reason="ended", log_tail="out of memory")
-        threading.Timer(0.3, self.on_death, [death]).start()
-        raise error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("error", [WeightSyncError("connection lost"), ConnectionResetError("connection lost")])
-def test_a_death_is_the_headline_though_a_connection_broke_first(tmp_path: Path, error: Exception) -> None:
-    run = trainer("quickstart_inline", tmp_path, "max_steps=2")
-    run.launcher = launcher = Dying()
-    run.callbacks = [AtStep(1, lambda: launcher.break_with(error))]
-    with pytest.raises(ProcessDied, match=r"^engine-0 rank 0 ended, exit code -9\n(.*\n)*out of memory"):
-        run.fit()
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_finishes_its_step_saves_and_resumes(tmp_path: Path) -> None:
-    run = trainer("quickstart", tmp_path, "max_steps=2000")
-    run.callbacks = [AtStep(4, lambda: os.kill(os.getpid(), signal.SIGTERM))]
-    with pytest.raises(KeyboardInterrupt):
-        run.fit()
-    assert (tmp_path / "quickstart" / "checkpoints" / "step-00000004" / "complete.json").exists()
-    again = trainer("quickstart", tmp_path, "max_steps=6").fit(resume="auto")
-    assert [row["step"] for row in rows(again)] == [str(step) for step in range(1, 7)]
-
-
-class WhileWaiting(Callback):
-    """SIGTERM while the loop waits for the groups of a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.is_waiting = False
-
-    @hookimpl
-    def phase(self, name: str, step: int) -> AbstractContextManager[None]:
-        return self.watched(is_waiting=(name, step) == ("wait_batch", self.step))
-
-    @contextmanager
-    def watched(self, *, is_waiting: bool) -> Iterator[None]:
-        self.is_waiting = is_waiting
-        yield
-
-    @hookimpl
-    def group_ready(self) -> None:
-        if self.is_waiting:
-            self.is_waiting = False
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.mark.slow
-def test_a_signal_while_waiting_loses_and_repeats_no_prompt(tmp_path: Path) -> None:
-    options = ("data.init_args.num_examples=20", "rollout.num_epochs=1", "rollout.max_staleness=0",
-               "loggers=[{class_path: csv}, {class_path: samples, init_args: {groups_per_step: 4}}]")  # fmt: skip
-    run = trainer("quickstart_inline", tmp_path, *options, "max_steps=null")
-    run.callbacks = [WhileWaiting(2)]
-    with pytest.raises(KeyboardInterrupt, match=r"^interrupted at step [23]; go on with --resume auto, fit"):
-        run.fit()
-    assert run.step in (2, 3), "the step's groups were either all left or all trained on"
-    path = trainer("quickstart_inline", tmp_path, *options, "max_steps=null").fit(resume="auto")
-    trained = [(s["step"], s["prompt_id"]) for s in samples(path)]
-    assert sorted({prompt_id for _, prompt_id in trained}) == list(range(20))
-    assert len(set(trained)) == 20
-    assert [row["step"] for row in rows(path)] == ["1", "2", "3", "4", "5"]
-
-
-class Noting(SFT):
-    """SFT that notes what it is given to prepare, and sends a signal while it encodes a row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[float] = []
-        self.num_rows = 0
-
-    def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
-        self.num_rows += 1
-        if self.num_rows == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return super().encode(prompt, codec)
-
-    def prepare(self, batch: TokenBatch) -> TokenBatch:
-        assert set(batch["source"].tolist()) == {0}
-        self.steps.append(batch.scalars["step"])
-        return super().prepare(batch)
-
-
-def offline(directory: Path, *overrides: str) -> tuple[Trainer, Noting]:
-    options = [f"runs_dir={directory}", "launcher=inline", "rollout.groups_per_step=4", *overrides]
-    run = recipes.load("quickstart_sft", overrides=options)
-    run.algorithm = algorithm = Noting()
-    return run, algorithm
-
-
-@pytest.mark.slow
-def test_offline_rows_that_were_drawn_are_trained_on_whatever_comes(tmp_path: Path) -> None:
-    run, algorithm = offline(tmp_path, "max_steps=5")
-    with pytest.raises(KeyboardInterrupt):
-        run.fit()
-    assert run.step == 2
-    assert algorithm.steps == [0.0, 1.0]
-    state = json.loads((tmp_path / run.name / "checkpoints" / "step-00000002" / "state.json").read_text())
-    assert state["batches"]["stream"]["next_id"] == 8
-
-
-@pytest.mark.slow
-def test_offline_evaluation_prepares_as_training_does(tmp_path: Path) -> None:
-    options = ("max_steps=2", "evaluation={every_steps: 2, max_prompts: 1}", "checkpoint.at_end=false")
-    run, algorithm = offline(tmp_path, *options)
-    path = run.fit()
-    assert algorithm.steps == [0.0, 1.0, 2.0]
-    assert float(rows(path)[-1]["eval/arithmetic/loss"]) > 0
-
-
-@pytest.mark.slow
 def test_data_that_ends_is_trained_to_the_last_row_evaluated_and_can_be_gone_on_with(tmp_path: Path) -> None:
     options = ("data.init_args.num_examples=9", "num_minibatches=8", "evaluation={at_end: true, max_prompts: 2}",
                "max_steps=null")  # fmt: skip
@@ -377,27 +59,6 @@ def test_data_that_ends_is_trained_to_the_last_row_evaluated_and_can_be_gone_on_
         trainer("quickstart_inline", tmp_path, *options, "rollout.num_epochs=1").fit(resume="auto")
     trainer("quickstart_inline", tmp_path, *options, "rollout.num_epochs=2").fit(resume="auto")
     assert [bool(row["eval/arithmetic/reward"]) for row in rows(run)] == [False, False, True, False, False, True]
-
-
-@pytest.mark.slow
-def test_a_finished_run_says_so_and_can_be_gone_back_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("max_steps=2", "checkpoint.every_steps=1")
-    checkpoints = trainer("quickstart_inline", tmp_path, *options).fit() / "checkpoints"
-    with pytest.raises(ValueError, match=r"nothing is left to train: .* is at step 2 and max_steps is 2; raise max_s"):
-        trainer("quickstart_inline", tmp_path, *options).fit(resume="auto")
-    config = ["--config", str(checkpoints.parent / "config.yaml")]
-    capsys.readouterr()
-    assert main(["fit", *config, "--resume", "auto"]) == 2, "a loop that restarts what failed ends here"
-    told = capsys.readouterr().err
-    assert "nothing is left to train" in told
-    assert [word for word in ("failed", "raceback") if word in told] == []
-    with pytest.raises(ValueError, match="is at step 2 and max_steps is 1"):
-        trainer("quickstart_inline", tmp_path, "max_steps=1").fit(resume="auto")
-    with pytest.raises(ValueError, match="seed was 0 and now is 1"):
-        trainer("quickstart_inline", tmp_path, "max_steps=3", "seed=1").fit(resume="auto")
-    assert yaml.safe_load((checkpoints.parent / "config.yaml").read_text())["seed"] == 0
-    trainer("quickstart_inline", tmp_path, *options).fit(resume=str(checkpoints / "step-00000001"))
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["abandoned-1", "step-00000001", "step-00000002"]
 
 
 class Versions(Callback):
@@ -483,18 +144,6 @@ def test_the_command_line_says_where_the_traceback_is(tmp_path: Path, capsys: py
     leave_a_run(tmp_path / "quickstart_inline")
     assert main(["fit", *options]) == 1
     assert "traceback" not in capsys.readouterr().err, "no directory was opened, so none was written"
-
-
-@pytest.mark.slow
-def test_a_failing_hook_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("boom")
-
-    run = trainer("quickstart_inline", tmp_path, "max_steps=5")
-    run.callbacks = [AtStep(2, fail)]
-    with pytest.raises(RuntimeError, match=r"step_end.*AtStep.*boom"):
-        run.fit()
-    assert threading.active_count() < 50
 
 
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:

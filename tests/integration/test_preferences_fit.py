@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from acting_callbacks import Recorder
 from every_role import EveryRole
 
-from areal_lit import Refresh, Role, Rollout, Trainer, hookimpl, recipes
+from areal_lit import Refresh, Role, Rollout, Trainer, recipes
 from areal_lit.checkpointing import Checkpoint
-from areal_lit.contracts import Callback
 from areal_lit.evaluation import Evaluation, evaluation_prompts
 from areal_lit.models import load_causal_lm, resolve
 from areal_lit.testing.strategy_case import plain_outputs
 from areal_lit.text import TextCodec
-from areal_lit.token_batch import TokenBatch
 from areal_lit.types import ModelSpec
 from areal_lit_algorithms.dpo import DPO
 from areal_lit_algorithms.reward_model import RewardModel
@@ -45,17 +44,6 @@ def write_pairs(path: Path, operands: range) -> str:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-class Recorder(Callback):
-    """Keeps every step's batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[TokenBatch] = []
-
-    @hookimpl
-    def batch_ready(self, batch: TokenBatch) -> None:
-        self.batches.append(batch)
 
 
 def role(**changes: Any) -> Role:

@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from acting_callbacks import Recorder
 from safetensors.torch import load_file
 
-from areal_lit import hookimpl, recipes
+from areal_lit import recipes
 from areal_lit.batching import pack, plan_shards, shard, split_minibatches
-from areal_lit.contracts import Callback, InferenceBackend, Rank
+from areal_lit.contracts import InferenceBackend, Rank
 from areal_lit.logs import Logs
 from areal_lit.prompts import PromptStream
 from areal_lit.seeds import stable_seed
@@ -41,17 +42,6 @@ def trainer(directory: Path, recipe: str = "quickstart_inline") -> Trainer:
             "policy.num_threads=1", "inference.init_args.num_threads=1",
         ],
     )  # fmt: skip
-
-
-class Recorder(Callback):
-    """Keeps every step's batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[TokenBatch] = []
-
-    @hookimpl
-    def batch_ready(self, batch: TokenBatch) -> None:
-        self.batches.append(batch)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,8 @@ class RolloutCounters:
 def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> list[Metric]:
     """Numbers of the groups that ``step`` trains on.
 
-    ``rollout/staleness`` is the mean over generated tokens, ``rollout/reward`` over scored trajectories;
+    ``rollout/staleness`` is the mean over generated tokens; half of them are at most ``_median`` old, 95% at most
+    ``_p95``; ``rollout/reward`` is the mean over scored trajectories;
     ``rollout/sampled_entropy`` is the mean of -log-prob over generated tokens, in nats: an unbiased estimate of the
     entropy of the policy that drew them, for nothing. ``rollout/prompt_tokens`` counts what was not generated.
     ``rollout/equal_rewards`` is the share of groups whose rewards are all the same: they give no group-relative signal.
@@ -79,6 +80,9 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
         Metric(name="rollout/staleness", sum=float(staleness.sum()), count=staleness.size),
     ]
     if staleness.size:
+        for name, share in (("median", 0.5), ("p95", 0.95)):
+            quantile = float(np.quantile(staleness, share, method="inverted_cdf"))
+            metrics.append(Metric(name=f"rollout/staleness_{name}", sum=quantile))
         metrics.append(Metric(name="rollout/staleness_max", sum=float(staleness.max()), reduction="max"))
     if by_source:
         metrics += _source_metrics(groups)
@@ -99,13 +103,23 @@ def _source_metrics(groups: Sequence[Group]) -> list[Metric]:
 
 
 def _reported(groups: Sequence[Group]) -> list[Metric]:
-    """Parts of composite rewards and numbers of workflows and rewards: means over the trajectories having them."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
-    for group in groups:
-        for trajectory in group.trajectories:
-            for prefix, values in (("reward", trajectory.reward_parts), ("metrics", trajectory.metrics)):
-                for key, value in values.items():
-                    sums[f"rollout/{prefix}/{key}"] += value
-                    counts[f"rollout/{prefix}/{key}"] += 1
-    return [Metric(name=name, sum=total, count=counts[name]) for name, total in sorted(sums.items())]
+    """Parts of composite rewards and numbers of workflows and rewards: means over the trajectories having them.
+
+    Of the parts of a reward also ``_std``, ``_min`` and ``_max``.
+    """
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for trajectory in (t for group in groups for t in group.trajectories):
+        for key, value in trajectory.reward_parts.items():
+            values[f"rollout/reward/{key}"].append(value)
+        for key, value in trajectory.metrics.items():
+            values[f"rollout/metrics/{key}"].append(value)
+    metrics = []
+    for name, of_name in sorted(values.items()):
+        metrics.append(Metric(name=name, sum=sum(of_name), count=len(of_name)))
+        if name.startswith("rollout/reward/"):
+            metrics += [
+                Metric(name=f"{name}_std", sum=float(np.std(of_name))),
+                Metric(name=f"{name}_min", sum=min(of_name), reduction="min"),
+                Metric(name=f"{name}_max", sum=max(of_name), reduction="max"),
+            ]
+    return metrics

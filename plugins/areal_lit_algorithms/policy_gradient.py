@@ -213,8 +213,10 @@ class PolicyGradient(Algorithm):
             policies["proximal"] = masked(proximal_logprob(self.proximal, logprob_T, batch), mask_T)
         old_T = policies.get("proximal", policies["behaviour"])
         values_T, metrics = self.loss(logprob_T, old_T, batch)
-        metrics += ratio_metrics(logprob_T, policies, batch)
+        for name, older_T in policies.items():
+            metrics += ratio_metrics(name, logprob_T, older_T, mask_T)
         if self.uses_proximal:
+            metrics += ratio_metrics("off_policy", old_T, policies["behaviour"], mask_T)
             weight_T, weight_metrics = off_policy_weight(
                 old_T, policies["behaviour"], batch, is_corrected=self.decoupled, rejection=self.rejection
             )

@@ -18,11 +18,35 @@ from areal_lit.measures import measure_of
         ("sync/pause_seconds", "seconds"),
         ("train/kl_reference", "nats"),
         ("train/grad_norm", "grad norm"),
+        ("train/advantage_mean", "advantage"),
+        ("train/reward_raw_max", "reward"),
+        ("train/kl_proximal", "nats"),
+        ("train/ratio_off_policy_max", "ratio"),
+        ("mine/kl_own", "nats"),
         ("mine/own", "own"),
     ],
 )
 def test_what_is_counted(metric: str, unit: str) -> None:
     assert measure_of(metric).unit == unit
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [
+        ("rollout/reward", "reward"),
+        ("rollout/reward/format", "reward part format"),
+        ("rollout/reward/format_std", "reward part format, deviation"),
+        ("rollout/long_sums/reward", "reward, long sums"),
+        ("train/advantage_mean", "advantage, mean"),
+        ("eval/sums/pass@4", "pass@4 on sums"),
+        ("train/proximal_gap_loglinear", "proximal policy, loglinear against recomputed"),
+        ("critic/loss", "loss, critic"),
+        ("mine/own_thing", "mine/own_thing"),
+        ("mine/{0}/own_loss", "mine/{0}/own_loss"),
+    ],
+)
+def test_what_it_is_called(metric: str, title: str) -> None:
+    assert measure_of(metric).title == title
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ def test_the_usual_subjects_have_a_page_each():
     assert found["mismatch"].panels[0].style == "log"
 
 
+def test_the_overview_begins_with_the_reward_and_names_things_for_people():
+    (overview,) = [page for page in pages(["train/loss", "rollout/reward"]) if page.name == "overview"]
+    assert [(panel.title, panel.unit) for panel in overview.panels] == [("reward", "reward"), ("loss", "loss")]
+
+
 def test_metrics_of_plugins_share_a_page_per_prefix():
     names = [f"mine/{index:02}" for index in range(PANELS_PER_PAGE + 1)] + ["rollout/metrics/turns", "bare"]
     found = named(pages(names))

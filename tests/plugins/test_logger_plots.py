@@ -19,7 +19,7 @@ from areal_lit.types import Example, Group, Prompt, Trajectory
 from areal_lit_loggers.csv import Csv
 from areal_lit_loggers.plots import Plots
 from areal_lit_loggers.plots.figures import page_figure, smoothed
-from areal_lit_loggers.plots.pages import TITLES, pages
+from areal_lit_loggers.plots.pages import OVERVIEW, pages
 
 STEPS = list(range(1, 11))
 VALUES = [step % 3 / 10 for step in STEPS]
@@ -44,9 +44,10 @@ def test_every_rollout_curve_is_of_a_metric_that_rollouts_report():
     )
     groups = [Group(prompt=prompt, trajectories=(trajectory,) * 2)]
     reported = {metric.name: metric.value for metric in consumed_metrics(groups, 3, by_source=False)}
-    assert {name for name in TITLES if name.startswith("rollout/")} <= set(reported)
+    assert {name for name in OVERVIEW if name.startswith("rollout/")} <= set(reported)
     assert (reported["rollout/tokens"], reported["rollout/prompt_tokens"]) == (4.0, 2.0)
     assert (reported["rollout/length"], reported["rollout/staleness"]) == (2.0, 1.5)
+    assert (reported["rollout/staleness_median"], reported["rollout/staleness_p95"]) == (1.0, 2.0)
     assert reported["rollout/sampled_entropy"] == 1.5
 
 
@@ -67,6 +68,18 @@ def test_the_reward_picture_has_title_axes_and_both_lines():
     (bars,) = [bars for bars in axes.collections if len(bars.get_segments())]
     np.testing.assert_allclose(bars.get_segments(), [[[6, 0.65], [6, 0.85]]])
     assert axes.get_ylim() == (-0.02, 1.02)
+
+
+@pytest.mark.parametrize("num_panels", [1, 3])
+@pytest.mark.parametrize("size", [-3.6e-6, 1.25e-4, -123475.0, 1e9])
+def test_labels_of_axes_lie_within_the_picture(num_panels: int, size: float) -> None:
+    names = ["train/one", "train/two", "train/three"][:num_panels]
+    (page,) = pages(names)
+    curves = {name: ([0, 1, 2], [size, 1.1 * size, 1.2 * size]) for name in names}
+    figure = page_figure(page, curves, title="my run", smoothing_steps=0)
+    figure.draw_without_rendering()
+    inches = [axes.yaxis.label.get_window_extent().x0 / figure.dpi for axes in figure.axes]
+    assert min(inches) > 0.04
 
 
 def test_rewards_beyond_one_are_all_in_view():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from areal_lit.token_batch import masked_metric
 from areal_lit.types import Metric
+from areal_lit_algorithms.pieces.kl import estimate
 from areal_lit_algorithms.pieces.normalisation import is_constant, valid_samples
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
 from areal_lit_algorithms.pieces.shaping import Shaping
@@ -73,15 +74,17 @@ def reward_moments(shaping: Shaping, batch: TokenBatch) -> list[Metric]:
     return [*metrics, *moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])]
 
 
-def ratio_metrics(logprob_T: Tensor, old: Mapping[str, Tensor], batch: TokenBatch) -> tuple[Metric, ...]:
-    """Mean and largest ratio of the current policy to each older one, by name (``ratio_NAME``)."""
-    mask_T = batch["loss_mask"]
-    metrics = []
-    for name, old_T in old.items():
-        ratio_T = ratio(log_ratio(logprob_T.detach(), old_T, mask_T))
-        metrics.append(masked_metric(f"ratio_{name}", ratio_T, mask_T))
-        metrics.append(masked_metric(f"ratio_{name}_max", ratio_T, mask_T, "max"))
-    return tuple(metrics)
+def ratio_metrics(name: str, logprob_T: Tensor, old_T: Tensor, mask_T: Tensor) -> tuple[Metric, ...]:
+    """How far a policy is from an older one: mean and largest ratio (``ratio_NAME``, ``_max``), divergence ``kl_NAME``.
+
+    The divergence is k3 of KL(old, policy) on the tokens that are trained, as if the older policy had drawn them.
+    """
+    log_T = log_ratio(logprob_T.detach(), old_T.detach(), mask_T)
+    return (
+        masked_metric(f"ratio_{name}", ratio(log_T), mask_T),
+        masked_metric(f"ratio_{name}_max", ratio(log_T), mask_T, "max"),
+        masked_metric(f"kl_{name}", estimate(-log_T, "k3"), mask_T),
+    )
 
 
 def effective_sample_size(metrics: Mapping[str, Metric]) -> list[Metric]:

@@ -47,7 +47,8 @@ def page_figure(page: Page, curves: Mapping[str, Points], *, title: str, smoothi
     cell_inches = (4.1, 2.5) if is_small else (8.0, 3.9)
     note_lines = textwrap.wrap(page.note, 130 if is_small else 100)
     head_inches = 0.7 if any(panel.title for panel in page.panels) else 0.45
-    foot_inches, left_inches, gap_inches = 0.1 + 0.16 * len(note_lines), 0.85, 0.6
+    left_inches = 0.95 if is_small else 1.15  # for tick labels as long as -2.5e-06
+    foot_inches, gap_inches = 0.1 + 0.16 * len(note_lines), 0.6
     width, height = columns * cell_inches[0], rows * cell_inches[1] + 0.4 + foot_inches
     figure = Figure(figsize=(width, height), dpi=110 if is_small else 150, facecolor="white")
     figure.subplots_adjust(

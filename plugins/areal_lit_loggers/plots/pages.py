@@ -16,21 +16,12 @@ MAX_PAGES = 24
 SUBJECTS = frozenset({"reward", "length", "entropy", "staleness", "mismatch", "time", "overview"})
 PHASES = ("wait_batch", "prepare", "train", "sync_weights", "evaluate", "checkpoint")
 
-TITLES = {
-    "rollout/reward": "reward",
-    "rollout/length": "completion length",
-    "rollout/staleness": "staleness",
-    "rollout/sampled_entropy": "sampled entropy",
-    "rollout/tokens": "generated tokens",
-    "rollout/truncated": "truncated",
-    "train/loss": "loss",
-    "train/entropy": "entropy of the policy",
-    "train/grad_norm": "gradient norm",
-    "train/kl_reference": "KL to the reference",
-    "sync/probe_difference": "engine against trainer",
-    "time/step": "step time",
-}
-OVERVIEW = tuple(name for name in TITLES if name != "rollout/reward")
+OVERVIEW = (
+    "rollout/reward", "rollout/length", "rollout/truncated", "rollout/staleness", "rollout/sampled_entropy",
+    "rollout/tokens", "train/loss", "train/grad_norm", "train/entropy", "train/clip_low", "train/clip_high",
+    "train/kl_behaviour", "train/kl_reference", "train/effective_sample_size", "train/zero_variance_groups",
+    "critic/explained_variance", "sync/probe_difference", "time/step",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +64,8 @@ def pages(metrics: Iterable[str], *, overview: Sequence[str] = OVERVIEW, silent:
     """
     names = sorted(set(metrics))
     found = [page for page in _subjects(names) if page.panels]
-    if small := [_panel(name) for name in overview if name in names]:
+    small = [_panel(name, is_titled=True) for name in overview if name in names]
+    if len(small) > 1:
         found.append(Page(name="overview", panels=small[: 2 * PANELS_PER_PAGE]))
     panels = [panel for page in found if page.name != "overview" for panel in page.panels]
     shown = {name for panel in panels for name in (*panel.curves, *panel.intervals.values())}
@@ -98,7 +90,7 @@ def _subjects(names: Sequence[str]) -> Iterable[Page]:
     )
     entropy = ["train/entropy", "rollout/sampled_entropy"]
     yield Page(name="entropy", panels=[*_panels("entropy per generated token", names, entropy, None, "nats")])
-    staleness = ["rollout/staleness", "rollout/staleness_max"]
+    staleness = [f"rollout/staleness{end}" for end in ("", "_median", "_p95", "_max")]
     yield Page(name="staleness", panels=[*_panels("staleness of trained tokens", names, staleness, None, "steps")])
     mismatch = [f"{name}{end}" for name in ("train/logprob_mismatch", "sync/probe_difference") for end in ("", "_max")]
     title = "log-prob difference of engine and trainer"
@@ -129,9 +121,12 @@ def _label(name: str, *, is_alone: bool) -> str:
     return name if is_alone else "training samples"
 
 
-def _panel(name: str) -> Panel:
+def _panel(name: str, *, is_titled: bool = False) -> Panel:
+    """One metric, under its name or its title."""
+    measure = measure_of(name)
     points = frozenset([name]) if name.startswith("eval/") else frozenset()
-    return Panel(title=TITLES.get(name, name), curves={name: name}, unit=measure_of(name).unit, points=points)
+    title = measure.title if is_titled else name
+    return Panel(title=title, curves={name: name}, unit=measure.unit, points=points)
 
 
 def _by_prefix(names: Sequence[str], silent: frozenset[str]) -> list[Page]:

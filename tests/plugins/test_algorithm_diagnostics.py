@@ -1,0 +1,89 @@
+"""Diagnostics: each says what it is named for, and displays know what it is called and counted in."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from algorithm_batches import make_batch, put
+from algorithm_family import FAMILY
+
+from areal_lit.measures import measure_of
+from areal_lit.rollout.metrics import consumed_metrics
+from areal_lit.testing.algorithm_case import AlgorithmCase
+from areal_lit.testing.filter import make_group
+from areal_lit.testing.toy import RaggedGroups
+from areal_lit.token_batch import TokenOutputs
+from areal_lit.types import merge_metrics
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.diagnostics import ratio_metrics
+
+
+def test_the_divergence_is_that_of_the_older_policy_from_the_newer_one() -> None:
+    """Over all outcomes of an older policy that draws each of four with equal chance."""
+    newer_T = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
+    older_T = torch.full((4,), 0.25, dtype=torch.float64).log()
+    metrics = {m.name: m.value for m in ratio_metrics("old", newer_T, older_T, torch.ones(4, dtype=torch.bool))}
+    assert metrics["kl_old"] == pytest.approx(sum(0.25 * math.log(0.25 / p) for p in (0.1, 0.2, 0.3, 0.4)))
+    assert (metrics["ratio_old"], metrics["ratio_old_max"]) == (pytest.approx(1.0), pytest.approx(1.6))
+
+
+def test_three_policies_are_compared_pair_by_pair() -> None:
+    algorithm = GRPO()
+    batch = make_batch(algorithm, [1, 1], [1.0, 0.0], [[1, 0], [1, 1]])
+    batch = put(put(batch, "logprob", [[-2.0, 9.0], [-2.0, -1.0]]), "proximal", [[-1.5, 9.0], [-2.0, -1.0]])
+    weighed = algorithm.weigh(algorithm.prepare(batch))
+    current_T = put(batch, "logprob", [[-1.4, 5.0], [-2.0, -1.3]])["logprob"]
+    metrics = {m.name: m.value for m in algorithm.policy_objective(TokenOutputs(logprob_T=current_T), weighed).metrics}
+    apart = {"behaviour": (0.6, 0.0, -0.3), "proximal": (0.1, 0.0, -0.3), "off_policy": (0.5, 0.0, 0.0)}
+    for name, logs in apart.items():
+        ratios = [math.exp(x) for x in logs]
+        assert metrics[f"ratio_{name}"] == pytest.approx(sum(ratios) / 3)
+        assert metrics[f"ratio_{name}_max"] == pytest.approx(max(ratios))
+        assert metrics[f"kl_{name}"] == pytest.approx(sum(r - 1 - x for r, x in zip(ratios, logs, strict=True)) / 3)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_every_metric_has_a_title_and_a_unit(name: str) -> None:
+    algorithm = pickle.loads(pickle.dumps(FAMILY[name](kl_weight=0.1, **_estimator(name), with_entropy=True)))
+    case = AlgorithmCase(algorithm=algorithm, draw=RaggedGroups(), seed=0)
+    batch = case.packed(case.groups())
+    metrics = merge_metrics(list(algorithm.step_metrics(algorithm.prepare(batch))))
+    for full_name, metric in case.step(batch).metrics.items():
+        role, _, rest = full_name.partition("/")
+        metrics[f"train/{rest}" if role == "policy" else full_name] = metric
+    metrics |= merge_metrics(list(algorithm.end_step(metrics)))
+    assert {"train/zero_variance_groups", "train/advantage_std", "train/reward_raw_mean", "train/entropy"} <= set(
+        metrics
+    )
+    assert [each for each in metrics if measure_of(each).title == each] == []
+
+
+def _estimator(name: str) -> dict[str, str]:
+    return {} if name == "reinforce_pp" else {"kl_estimator": "k3"}
+
+
+def test_parts_of_a_reward_have_moments_of_their_own() -> None:
+    group = make_group((0.0, 1.0, None))
+    parts = [{"right": 0.0, "form": 2.0}, {"right": 1.0, "form": 2.0}, {}]
+    members = zip(group.trajectories, parts, strict=True)
+    group = replace(group, trajectories=tuple(replace(t, reward_parts=p, metrics={"calls": 3.0}) for t, p in members))
+    reported = {m.name: m.value for m in consumed_metrics([group, group], 1, by_source=False)}
+    found = {end: reported[f"rollout/reward/right{end}"] for end in ("", "_std", "_min", "_max")}
+    assert found == {"": 0.5, "_std": 0.5, "_min": 0.0, "_max": 1.0}
+    assert (reported["rollout/reward/form"], reported["rollout/reward/form_std"]) == (2.0, 0.0)
+    assert reported["rollout/metrics/calls"] == 3.0
+    assert "rollout/metrics/calls_std" not in reported
+
+
+def test_staleness_has_quantiles_over_tokens() -> None:
+    group = make_group((1.0,) * 4, num_tokens=26)
+    ages = [0, 0, 1, 8]
+    members = zip(group.trajectories, ages, strict=True)
+    aged = tuple(replace(t, versions=np.where(t.loss_mask, 9 - age, -1)) for t, age in members)
+    reported = {m.name: m.value for m in consumed_metrics([replace(group, trajectories=aged)], 9, by_source=False)}
+    assert [reported[f"rollout/staleness{end}"] for end in ("", "_median", "_p95", "_max")] == [2.25, 0.0, 8.0, 8.0]

@@ -157,6 +157,9 @@ def unshard(batch: TokenBatch, plan: ShardPlan, outputs: Sequence[Sequence[Token
         entropy_T=gathered(lambda o: o.entropy_T, "T", batch.num_tokens),
         value_T=gathered(lambda o: o.value_T, "T", batch.num_tokens),
         final_value_S=gathered(lambda o: o.final_value_S, "S", batch.num_segments),
+        topk_token_TK=gathered(lambda o: o.topk_token_TK, "T", batch.num_tokens),
+        topk_logprob_TK=gathered(lambda o: o.topk_logprob_TK, "T", batch.num_tokens),
+        divergence_T=gathered(lambda o: o.divergence_T, "T", batch.num_tokens),
     )
 
 

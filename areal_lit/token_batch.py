@@ -30,6 +30,8 @@ CORE_COLUMNS: Mapping[str, Dim] = {
     "proximal": "T",  # recomputed log-probs of the policy at the start of the step
     "reference": "T",  # log-probs under the reference
     "teacher": "T",  # log-probs under the teacher
+    "topk_token": "T",  # int64 [T, k], the teacher's likeliest tokens
+    "topk_logprob": "T",  # [T, k], their log-probs under the teacher
     "value": "T",  # critic's value of the state in which token t was chosen
     "entropy": "T",
     "token_weight": "T",  # what weigh() turned the aggregation into
@@ -155,14 +157,18 @@ class TokenBatch:
 class TokenOutputs:
     """What a model says about a batch, aligned with its tokens: index t speaks of token t.
 
-    Log-probs and entropies are of the distribution at the batch's ``temperature``. A segment's first token
-    has no predecessor: its log-prob and entropy are 0, its ``loss_mask`` is False.
+    All that speaks of a distribution is of the one at the batch's ``temperature``. A segment's first token has no
+    predecessor: all of it is 0 there, and its ``loss_mask`` is False. ``topk_token_TK`` are the tokens that
+    ``topk_logprob_TK`` is of; ``divergence_T`` is the sum of ``Algorithm.pointwise_divergence`` over the vocabulary.
     """
 
     logprob_T: Tensor | None = None
     entropy_T: Tensor | None = None
     value_T: Tensor | None = None
     final_value_S: Tensor | None = None
+    topk_token_TK: Tensor | None = None
+    topk_logprob_TK: Tensor | None = None
+    divergence_T: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +198,11 @@ class Loss:
 
 
 Objective = Callable[[TokenOutputs, TokenBatch], Loss]
+
+Divergence = Callable[["Tensor", "Tensor"], "Tensor"]
+"""What each entry of a vocabulary adds to a divergence, from its finite log-probs under the policy and the teacher.
+
+Elementwise, for tensors of any shape, and differentiable in the first."""
 
 
 def weighted_sum(loss: Loss, batch: TokenBatch) -> Tensor:

@@ -35,6 +35,7 @@ from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding
 from areal_lit.roles import Role
 from areal_lit.rollout import Rollout
+from areal_lit.teacher_server import TeacherServer
 from areal_lit.validation import broken_rules, describe, name_rules, place_rules
 from areal_lit.weight_sync import WeightSync
 
@@ -57,7 +58,8 @@ class Trainer:
         sync: when weights are handed over and how that is checked.
         reference: a frozen model for KL penalties or preference losses.
         critic: a value model.
-        teacher: a frozen model to learn from.
+        teacher: a frozen model to learn from, on ranks.
+        teacher_server: the same behind an inference engine of its own.
         filters: which complete groups are worth training on.
         evaluation: held-out sets and when to run them.
         checkpoint: when to save, how many to keep.
@@ -92,6 +94,7 @@ class Trainer:
         reference: Role | None = None,
         critic: Role | None = None,
         teacher: Role | None = None,
+        teacher_server: TeacherServer | None = None,
         filters: Sequence[Filter] = (),
         evaluation: Evaluation | None = None,
         checkpoint: Checkpoint | None = None,
@@ -122,6 +125,7 @@ class Trainer:
         self.reference = reference
         self.critic = critic
         self.teacher = teacher
+        self.teacher_server = teacher_server
         self.filters = tuple(filters)
         self.evaluation = evaluation or Evaluation()
         self.checkpoint = checkpoint or Checkpoint()

@@ -23,6 +23,10 @@ BACKGROUND_NICENESS = 10
 """Of threads that write checkpoints: on busy cores training comes first."""
 
 
+ON_RANKS: frozenset[Output] = frozenset({"entropy", "topk", "divergence"})
+"""Needs that are outputs of a trained language model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
     strategy: Strategy
@@ -56,8 +60,10 @@ class RoleWorker:
         strategy.on_before_optimizer_step = lambda model: hook.before_optimizer_step(model=model, role=role)
         strategy.setup(spec, head=head, optimizer=optimizer, num_steps=num_steps, rank=self._rank)
         outputs: set[Output] = {"logprob"} if head == "lm" else {"value"}
-        if head == "lm" and "entropy" in algorithm.needs:
-            outputs.add("entropy")
+        if head == "lm":
+            outputs |= ON_RANKS & algorithm.needs
+        if role == "teacher" and "divergence" in algorithm.needs:
+            self._held["policy"].strategy.compare_with(strategy, algorithm.pointwise_divergence)
         self._held[role] = _Held(
             strategy=strategy, objective=algorithm.objectives().get(role), outputs=frozenset(outputs)
         )

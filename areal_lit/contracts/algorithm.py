@@ -10,10 +10,12 @@ from areal_lit.contracts.component import Component
 from areal_lit.token_batch import Dim, Objective, TokenBatch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from areal_lit.text import TextCodec
     from areal_lit.types import Example, Prompt, Trajectory
 
-Need = Literal["proximal", "reference", "values", "entropy", "teacher", "topk"]
+Need = Literal["proximal", "reference", "values", "entropy", "teacher", "topk", "divergence"]
 
 
 class Algorithm(Component):
@@ -35,7 +37,10 @@ class Algorithm(Component):
         """Model outputs wanted beyond the current log-probs.
 
         ``proximal``, ``reference``, ``teacher`` and ``values`` become batch columns before ``prepare``;
-        ``entropy`` asks for it in the objective's outputs.
+        ``entropy`` asks for it in the objective's outputs. ``topk``: the teacher's ``num_topk`` likeliest tokens
+        become columns, and the policy's log-probs of them an output. ``divergence``: the sum of
+        ``pointwise_divergence`` over the whole vocabulary becomes an output; then the teacher lives on the policy's
+        ranks.
         """
         return frozenset()
 
@@ -48,6 +53,15 @@ class Algorithm(Component):
     def heads(self) -> Mapping[str, Literal["lm", "value", "score"]]:
         """The head of each role it trains. Trained roles are exactly the keys of ``objectives()``."""
         return {"policy": "lm"}
+
+    @property
+    def num_topk(self) -> int:
+        """How many of the teacher's tokens ``topk`` asks for at each position."""
+        raise NotImplementedError(f"{type(self).__name__} needs topk and does not say how many tokens (num_topk)")
+
+    def pointwise_divergence(self, logprob: Tensor, teacher: Tensor) -> Tensor:
+        """What each entry of the vocabulary adds, for the need ``divergence``: a ``Divergence``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a divergence and does not say which")
 
     @abstractmethod
     def prepare(self, batch: TokenBatch) -> TokenBatch:

@@ -86,8 +86,19 @@ class InferenceBackend(Component):
         return max(1, len(processes))
 
     async def score(self, token_ids: IntArray, *, temperature: float = 1.0) -> FloatArray:
-        """Log-prob of every token given those before it, [n], 0 for the first (teachers)."""
+        """Log-prob of every token given those before it, [n], 0 for the first (teachers).
+
+        Under the weights that the engine holds, before any update those it was started with. Called for many sequences
+        at once.
+        """
         raise NotImplementedError(f"{type(self).__name__} scores no given tokens")
+
+    async def score_topk(self, token_ids: IntArray, *, k: int, temperature: float = 1.0) -> tuple[IntArray, FloatArray]:
+        """The k likeliest tokens in the place of each token, likeliest first, and their log-probs, [n, k] each.
+
+        Given the tokens before that place; all 0 for the first. Otherwise as ``score``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not tell likeliest tokens")
 
     async def flush_cache(self) -> None:
         """Forget cached KV prefixes."""

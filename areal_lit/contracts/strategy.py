@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from areal_lit.contracts.component import Component
-from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.token_batch import Divergence, Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from areal_lit.contracts.optimizer import Optimizer
 
 Head = Literal["lm", "value", "score"]
-Output = Literal["logprob", "entropy", "value"]
+Output = Literal["logprob", "entropy", "value", "topk", "divergence"]
+"""What a strategy may be asked for.
+
+``topk``: log-probs of the tokens in the batch's column ``topk_token``; without that column the likeliest tokens and
+theirs, as many as the scalar ``topk`` says. ``divergence``: what ``compare_with`` was told to add up.
+"""
 Bucket = Sequence[tuple[str, "Tensor"]]
 
 
@@ -56,6 +61,9 @@ class Strategy(Component):
         max_tokens_per_microbatch: token budget of a micro-batch on one data shard.
         packing: ``ffd`` (first-fit-decreasing: fewest micro-batches) or ``kk`` (largest differencing: most equal).
     """
+
+    offers: ClassVar[frozenset[Output]] = frozenset({"logprob", "entropy", "value"})
+    """What it can be asked for. Without ``topk`` and ``divergence`` it distils sampled tokens only."""
 
     needs_one_rank: ClassVar[bool] = False
     """True: refuses more ranks than one."""
@@ -168,6 +176,17 @@ class Strategy(Component):
             loss = objective(out, batch)
             metrics += [*loss.metrics, Metric(name="loss", sum=float(weighted_sum(loss, batch)), reduction="sum")]
         return metrics
+
+    def compare_with(self, teacher: Strategy, divergence: Divergence) -> None:
+        """From now on the output ``divergence`` is the sum of ``divergence`` over the whole vocabulary, [T].
+
+        Computed in blocks of it: nothing of size [T, V] exists, and the teacher's states stay on the rank. The gradient
+        is that of this role's logits alone.
+
+        Args:
+            teacher: a frozen role on the same ranks, of the same vocabulary.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not offer the output divergence")
 
     def copy_from(self, other: Strategy, *, decay: float = 0.0) -> None:
         """Take the weights of another role on the same ranks (a refreshed reference); on every rank.

@@ -19,7 +19,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.first: BaseException | None = None
-        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self.listeners: list[Callable[[BaseException], None]] = []
         """Told the first one, at once."""
         self._died = threading.Event()
 
@@ -34,7 +34,8 @@ class Failures:
         """The run ends, at the next phase or in the wait that it is in."""
         if self.first is None:
             self.first = error
-            self.on_failure(error)
+            for tell in self.listeners:
+                tell(error)
 
     def check(self) -> None:
         """Raise the first one, if there was any."""

@@ -32,9 +32,10 @@ from areal_lit.run.offline import OfflineBatches
 from areal_lit.run.online import Online
 from areal_lit.run.phase_clock import PhaseClock
 from areal_lit.run.policies import DefaultPolicies
-from areal_lit.run.processes import check_refreshes, set_up, start_engines, start_roles
+from areal_lit.run.processes import check_refreshes, set_up, start_engines, start_roles, start_teacher
 from areal_lit.run.run import Run, Status
 from areal_lit.run.state import RunState, run_components
+from areal_lit.run.teacher import TeacherClient
 from areal_lit.secrets import redact
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Lifecycle:
         trainer.launcher.setup(directory.logs, self._failures.on_death, trainer.logs)
         groups = start_roles(trainer, watch=self._failures.check)
         setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
-        engines = start_engines(trainer)
+        engines, teacher_engines = start_engines(trainer), start_teacher(trainer)
         with trainer.activity.during("reading the data"):
             data = RunData.load(trainer)
             self._check_data(data)
@@ -159,6 +160,7 @@ class Lifecycle:
         for name, futures in setups.items():
             groups[name].wait(futures, "setup")
         check_refreshes(groups)
+        teacher = self._connect_teacher(teacher_engines)
         parts = run_components(trainer, callbacks=callbacks, loggers=self._loggers.members)
         state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:
@@ -167,8 +169,9 @@ class Lifecycle:
         writer = CheckpointWriter(self._store, timeout_s=timeout_s, watch=failures.check, on_failure=failures.fail)
         self._loggers.setup(directory.path, redact(config), trainer.step)
         return Run(
-            trainer, path=directory.path, data=data, roles=groups, batches=batches, state=state, writer=writer,
-            loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts, watch=self._failures.check,
+            trainer, path=directory.path, data=data, roles=groups, teacher=teacher, batches=batches, state=state,
+            writer=writer, loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts,
+            watch=self._failures.check,
         )  # fmt: skip
 
     def _open_directory(self, config: Mapping[str, Any]) -> RunDirectory:
@@ -205,10 +208,20 @@ class Lifecycle:
             trainer, stream=data.stream, sources=data.sources, evaluation_sources=data.evaluation_sources,
             codec=data.codec, policy=policy, hook=hook, directory=directory,
         )  # fmt: skip
-        self._failures.on_failure = online.fail
+        self._failures.listeners.append(online.fail)
         self._end_with(online.stop)
         online.start(engines)
         return online
+
+    def _connect_teacher(self, engines: Sequence[Process]) -> TeacherClient | None:
+        trainer = self._trainer
+        if trainer.teacher_server is None:
+            return None
+        client = TeacherClient(trainer.teacher_server, timeout_s=trainer.call_timeout_s, activity=trainer.activity)
+        self._failures.listeners.append(client.fail)
+        self._end_with(client.stop)
+        client.start(engines)
+        return client
 
     # --- while it runs ---------------------------------------------------------------------------
 

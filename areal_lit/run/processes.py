@@ -79,3 +79,11 @@ def start_engines(trainer: Trainer) -> list[Process]:
         return []
     specs = trainer.inference.processes(trainer.policy.model, seed=trainer.seed, deterministic=trainer.deterministic)
     return [trainer.launcher.start_process(spec) for spec in specs]
+
+
+def start_teacher(trainer: Trainer) -> list[Process]:
+    """The engine processes of a teacher that is served, if there is one."""
+    if trainer.teacher_server is None:
+        return []
+    specs = trainer.teacher_server.processes(seed=trainer.seed, deterministic=trainer.deterministic)
+    return [trainer.launcher.start_process(spec) for spec in specs]

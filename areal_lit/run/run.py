@@ -23,6 +23,7 @@ from areal_lit.run.offline import OfflineBatches, encode_row
 from areal_lit.run.online import Online
 from areal_lit.run.phase_clock import PhaseClock
 from areal_lit.run.state import RunState
+from areal_lit.run.teacher import TeacherClient
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt, merge_metrics
 from areal_lit.validation import ROLE_OF_NEED
@@ -38,19 +39,22 @@ class Run:
 
     Args:
         path: the run's directory.
+        teacher: where it is served instead of living on ranks.
         batches: where a step's groups come from.
         watch: raises when a process of the run died.
     """
 
     def __init__(
         self, trainer: Trainer, *, path: Path, data: RunData, roles: Mapping[str, RoleGroup],
-        batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter, loggers: Loggers,
-        hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts, watch: Callable[[], None],
+        teacher: TeacherClient | None, batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter,
+        loggers: Loggers, hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts,
+        watch: Callable[[], None],
     ) -> None:  # fmt: skip
         self.trainer = trainer
         self.path = path
         self.batches = batches
         self._roles = roles
+        self._frozen: Mapping[str, RoleGroup | TeacherClient] = {**roles, **({"teacher": teacher} if teacher else {})}
         self._data = data
         self._state = state
         self._writer = writer
@@ -275,15 +279,20 @@ class Run:
 
     def _with_outputs(self, batch: TokenBatch) -> TokenBatch:
         """The batch with the columns that the algorithm needs from models."""
-        needs = self.trainer.algorithm.needs
+        algorithm, needs = self.trainer.algorithm, self.trainer.algorithm.needs
         if "proximal" in needs:
             out = self._roles["policy"].forward(batch, frozenset({"logprob"}))
             assert out.logprob_T is not None
             batch = batch.with_columns(proximal=out.logprob_T)
         for need in sorted(needs & {"reference", "teacher"}):
-            out = self._roles[ROLE_OF_NEED[need]].forward(batch, frozenset({"logprob"}))
+            out = self._frozen[ROLE_OF_NEED[need]].forward(batch, frozenset({"logprob"}))
             assert out.logprob_T is not None
             batch = batch.with_columns(**{need: out.logprob_T})
+        if "topk" in needs:
+            out = self._frozen["teacher"].forward(batch.with_scalars(topk=algorithm.num_topk), frozenset({"topk"}))
+            assert out.topk_token_TK is not None
+            assert out.topk_logprob_TK is not None
+            batch = batch.with_columns(topk_token=out.topk_token_TK, topk_logprob=out.topk_logprob_TK)
         if "values" in needs:
             out = self._roles["critic"].forward(batch, frozenset({"value"}))
             assert out.value_T is not None

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from areal_lit.contracts.algorithm import Algorithm
+from areal_lit.contracts.algorithm import Algorithm, Need
 from areal_lit.testing.algorithm_case import AlgorithmCase, assert_same
 from areal_lit.testing.algorithm_invariances import (
     check_excluded_samples,
@@ -81,7 +81,7 @@ def check_declarations(algorithm: Algorithm) -> None:
     assert roles == heads, (
         f"`heads` names the roles {sorted(heads)}, `objectives()` {sorted(roles)}; they must be the same"
     )
-    unknown = algorithm.needs - {"proximal", "reference", "values", "entropy", "teacher", "topk"}
+    unknown = algorithm.needs - set(get_args(Need))
     assert not unknown, f"`needs` holds {sorted(unknown)}, which the core does not know"
     twin = pickle.loads(pickle.dumps(algorithm))
     assert dict(twin.columns) == dict(algorithm.columns), "`columns` must survive pickling: instances travel to ranks"

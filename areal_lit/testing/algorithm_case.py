@@ -14,15 +14,16 @@ from torch import Tensor
 
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts.algorithm import Algorithm
-from areal_lit.contracts.strategy import Output
 from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel, visible
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Group, Metric, merge_metrics
+from areal_lit.worker import ON_RANKS
 
 COLUMNS_OF_NEED: Mapping[str, tuple[str, ...]] = {
     "proximal": ("proximal",),
     "reference": ("reference",),
     "teacher": ("teacher",),
+    "topk": ("topk_token", "topk_logprob"),
     "values": ("value", "final_value"),
 }
 _GARBAGE = (1e3, -1e3, float("nan"))
@@ -62,11 +63,23 @@ class AlgorithmCase:
         for index, need in enumerate(("proximal", "reference", "teacher")):
             filled[need] = self._noisy(policy.logprob_T, batch, 2 + index)
         filled |= {"value": critic.value_T.float(), "final_value": critic.final_value_S.float()}
+        if "topk" in self.algorithm.needs:
+            filled |= self.topk(batch)
         allowed = {"logprob", *(c for need in self.algorithm.needs for c in COLUMNS_OF_NEED.get(need, ()))}
         return batch.with_columns(**{name: x for name, x in filled.items() if name in allowed})
 
     def model(self, role: str) -> ToyModel:
-        return ToyModel(seed=self.seed_of(role))
+        model = ToyModel(seed=self.seed_of(role))
+        if role == "policy" and "divergence" in self.algorithm.needs:
+            model.compare_with(self.model("teacher"), self.algorithm.pointwise_divergence)
+        return model
+
+    @torch.no_grad()
+    def topk(self, batch: TokenBatch) -> dict[str, Tensor]:
+        """The teacher's likeliest tokens, as many as the toy vocabulary has at most."""
+        log_TV = self.model("teacher").log_distributions(batch)
+        logprob_TK, token_TK = log_TV.topk(min(self.algorithm.num_topk, log_TV.shape[1]))
+        return {"topk_token": token_TK, "topk_logprob": logprob_TK.float()}
 
     def seed_of(self, role: str) -> int:
         return 1 + sum(map(ord, role))
@@ -127,8 +140,7 @@ class AlgorithmCase:
 
     def visible(self, outputs: TokenOutputs, role: str) -> TokenOutputs:
         """Only what a strategy with this head would give."""
-        wanted: frozenset[Output] = frozenset({"entropy"} if "entropy" in self.algorithm.needs else ())
-        return visible(outputs, self.algorithm.heads[role], wanted)
+        return visible(outputs, self.algorithm.heads[role], ON_RANKS & self.algorithm.needs)
 
 
 def garbled_columns(batch: TokenBatch, names: Sequence[str]) -> TokenBatch:
@@ -137,28 +149,31 @@ def garbled_columns(batch: TokenBatch, names: Sequence[str]) -> TokenBatch:
     changed = {}
     for name in names:
         dim = batch.dims[name]
-        if name in batch and dim in untrained and batch[name].is_floating_point() and batch[name].dim() == 1:
-            changed[name] = _garbage_like(batch[name]).where(untrained[dim], batch[name])
+        if name in batch and dim in untrained and batch[name].is_floating_point():
+            changed[name] = _garbage_where(untrained[dim], batch[name])
     return batch.with_columns(**changed)
 
 
 def garbled(outputs: TokenOutputs, batch: TokenBatch) -> TokenOutputs:
-    """Garbage in a model's outputs where nothing is trained, whose gradient counts twice: it is to be 0 there."""
     untrained_T = ~batch["loss_mask"]
 
     def replaced(x_T: Tensor | None) -> Tensor | None:
-        return None if x_T is None else (_garbage_like(x_T) + 2 * (x_T - x_T.detach())).where(untrained_T, x_T)
+        return None if x_T is None else _garbage_where(untrained_T, x_T)
 
     return replace(
         outputs,
         logprob_T=replaced(outputs.logprob_T),
         entropy_T=replaced(outputs.entropy_T),
         value_T=replaced(outputs.value_T),
+        topk_logprob_TK=replaced(outputs.topk_logprob_TK),
+        divergence_T=replaced(outputs.divergence_T),
     )
 
 
-def _garbage_like(x: Tensor) -> Tensor:
-    return x.new_tensor(_GARBAGE).repeat(len(x) // len(_GARBAGE) + 1)[: len(x)]
+def _garbage_where(is_untrained: Tensor, x: Tensor) -> Tensor:
+    """``x`` with garbage in the rows that are untrained, whose gradient counts twice: it is to be 0 there."""
+    garbage = x.new_tensor(_GARBAGE).repeat(x.numel() // len(_GARBAGE) + 1)[: x.numel()].view_as(x)
+    return (garbage + 2 * (x - x.detach())).where(is_untrained.view(-1, *[1] * (x.dim() - 1)), x)
 
 
 def assert_same(first: Result, second: Result, rule: str) -> None:

@@ -56,7 +56,8 @@ def check_masked_values(case: AlgorithmCase) -> None:
     batch = case.packed(_with_unscored(case.groups(), case.algorithm))
     whole = case.step(batch)
     rule = "a value where `loss_mask` is False changes the gradient"
-    floats = ("logprob", "proximal", "reference", "teacher", "value", "final_value", "reward", "turn_reward")
+    of_models = ("logprob", "proximal", "reference", "teacher", "topk_logprob", "value", "final_value")
+    floats = (*of_models, "reward", "turn_reward")
     names = [name for name in floats if name in batch]
     for name in names:
         changed = case.step(garbled_columns(batch, [name]))

@@ -47,13 +47,14 @@ class Ranks:
 
     def start(self, role: str, case: AlgorithmCase, *, max_tokens: int) -> RoleGroup:
         """The role's handle, once every rank holds its toy model; what it held before is gone."""
-        strategy, optimizer = ToyStrategy(max_tokens_per_microbatch=max_tokens), PlainSGD(lr=LR, max_grad_norm=0.0)
+        strategy = ToyStrategy(max_tokens_per_microbatch=max_tokens)
+        optimizer = PlainSGD(lr=LR, max_grad_norm=0.0) if role in case.algorithm.heads else None
         spec = ModelSpec(path="toy", init_seed=case.seed_of(role))
         held = Role(model=spec, strategy=strategy, optimizer=optimizer, num_ranks=self.group.num_ranks)
         started = RoleGroup(role, held, self.group, watch=self._watch, timeout_s=CALL_TIMEOUT_S)
         calls = started.start(
-            head=case.algorithm.heads[role], num_steps=None, algorithm=case.algorithm, callbacks=(),
-            fingerprint=fingerprint([case.algorithm, strategy, optimizer]),
+            head=case.algorithm.heads.get(role, "lm"), num_steps=None, algorithm=case.algorithm, callbacks=(),
+            fingerprint=fingerprint([case.algorithm, strategy, *([optimizer] if optimizer else [])]),
         )  # fmt: skip
         started.wait(calls, "setup")
         return started
@@ -96,6 +97,8 @@ def check_ranks(case: AlgorithmCase, ranks: Ranks) -> None:
     prepared = algorithm.prepare(case.packed(case.groups()))
     max_tokens = max(int(atom_tokens(prepared).max()), prepared.num_tokens // 7)
     theirs = {role: ranks.start(role, case, max_tokens=max_tokens) for role in algorithm.objectives()}
+    if "divergence" in algorithm.needs:
+        ranks.start("teacher", case, max_tokens=max_tokens)
     ours = {role: case.model(role) for role in theirs}
     rule = (
         f"the optimizer step of {num_ranks} ranks is not that of one: objectives may look at nothing beyond their "

@@ -56,10 +56,13 @@ def hashed(*parts: int | NDArray[Any]) -> NDArray[np.uint64]:
 
 def fake_logprobs(version: int, token_ids: IntArray) -> FloatArray:
     """The fake's log-prob of each token, a function of version, position and token; 0 for the first, [n]."""
-    bits = hashed(version, np.arange(len(token_ids)), token_ids)
-    logprobs = (-0.1 - 4.0 * (bits >> np.uint64(40)).astype(np.float64) / 2**24).astype(np.float32)
+    logprobs = _drawn_logprobs(hashed(version, np.arange(len(token_ids)), token_ids))
     logprobs[:1] = 0.0
     return logprobs
+
+
+def _drawn_logprobs(bits: NDArray[np.uint64]) -> FloatArray:
+    return (-0.1 - 4.0 * (bits >> np.uint64(40)).astype(np.float64) / 2**24).astype(np.float32)
 
 
 @dataclass(slots=True, eq=False)
@@ -247,6 +250,14 @@ class FakeBackend(InferenceBackend):
         """The same log-probs that ``generate`` reports, whatever the temperature."""
         assert self.version is not None, "no weights are confirmed yet"
         return fake_logprobs(self.version, token_ids)
+
+    async def score_topk(self, token_ids: IntArray, *, k: int, temperature: float = 1.0) -> tuple[IntArray, FloatArray]:
+        """The likeliest by the same log-probs."""
+        assert self.version is not None, "no weights are confirmed yet"
+        position_n1, vocabulary = np.arange(len(token_ids))[:, None], np.arange(self.vocab_size)
+        logprob_nV = _drawn_logprobs(hashed(self.version, position_n1, vocabulary))
+        token_nk = np.argsort(-logprob_nV, axis=1, kind="stable")[:, :k] * (position_n1 > 0)
+        return token_nk, np.take_along_axis(logprob_nV, token_nk, 1) * (position_n1 > 0)
 
 
 RECEIVE_TIMEOUT_S = 60.0

@@ -274,6 +274,28 @@ async def check_score(s: InferenceSubject) -> None:
         return
     difference = np.abs(scored - s.reference(s.version, sequence, 1.0)).max()
     assert difference <= s.tolerance, f"score differs by {difference:.3g} from the reference, allowed is {s.tolerance}"
+    several = [sequence[:length] for length in range(1, len(sequence) + 1)]
+    together = await asyncio.gather(*(s.backend.score(part, temperature=1.0) for part in several))
+    for part, alone in zip(several, together, strict=True):
+        gap = np.abs(alone - scored[: len(part)]).max()
+        assert gap <= s.tolerance, f"score of {len(part)} tokens differs by {gap:.3g} when many are asked for at once"
+
+
+async def check_score_topk(s: InferenceSubject) -> None:
+    """``score_topk``, where there is one, tells likeliest tokens in falling order, with the log-probs ``score`` has."""
+    try:
+        token_ids, logprobs = await s.backend.score_topk(s.prompt, k=2, temperature=1.0)
+    except NotImplementedError:
+        return
+    shape = (len(s.prompt), 2)
+    assert token_ids.shape == logprobs.shape == shape, f"score_topk must answer in shape {shape}, got {logprobs.shape}"
+    assert not logprobs[0].any(), "score_topk must be 0 for the first token, which nothing precedes"
+    assert (np.diff(logprobs[1:], axis=1) <= 0).all(), "score_topk must give the likeliest token first"
+    for column in range(2):
+        last = np.concatenate([s.prompt[:-1], token_ids[-1:, column]])
+        expected = s.reference(s.version, last, 1.0)[-1]
+        gap = abs(float(logprobs[-1, column] - expected))
+        assert gap <= s.tolerance, f"score_topk differs by {gap:.3g} from the reference, allowed is {s.tolerance}"
 
 
 async def check_close(s: InferenceSubject) -> None:
@@ -295,7 +317,7 @@ Check = Callable[[InferenceSubject], Coroutine[Any, Any, None]]
 CHECKS: Sequence[Check] = (
     check_budget, check_stop, check_distribution, check_seeds, check_refusals, check_interrupt, check_pause_queues,
     check_drain, check_update_in_flight, check_idempotent, check_prefix, check_cancel, check_urgent, check_score,
-    check_close,
+    check_score_topk, check_close,
 )  # fmt: skip
 
 

@@ -16,23 +16,30 @@ import torch
 from torch import Tensor
 
 from areal_lit.contracts.strategy import Output, Strategy
+from areal_lit.models import load_causal_lm
 from areal_lit.testing.strategy_case import (
     Case,
     PlainAdam,
     PlainSGD,
     infinite,
     objective,
+    of_divergence,
+    of_topk,
+    plain_distributions,
     plain_outputs,
     random_batch,
     select,
+    square_gap,
     tensors,
     value_of,
 )  # fmt: skip
-from areal_lit.token_batch import TokenBatch, weighted_sum
+from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 
 LOGPROB: frozenset[Output] = frozenset({"logprob"})
 BOTH: frozenset[Output] = frozenset({"logprob", "entropy"})
 VALUE: frozenset[Output] = frozenset({"value"})
+TOPK: frozenset[Output] = frozenset({"topk"})
+DIVERGENCE: frozenset[Output] = frozenset({"divergence"})
 TOLERANCE = 2e-5
 
 
@@ -238,6 +245,49 @@ def an_export_is_the_same_model(case: Case) -> None:
     assert len(AutoTokenizer.from_pretrained(directory)) == 64, "the tokenizer was not exported"
 
 
+def likeliest_tokens_are_told_and_judged(case: Case) -> None:
+    """``topk`` of a teacher are the likeliest tokens; of a policy it has their log-probs, with their gradient."""
+    strategy, batch = case.ready(PlainSGD(lr=1.0, max_grad_norm=0)), random_batch()
+    if "topk" not in strategy.offers:
+        return
+    (told,) = strategy.forward([batch.with_scalars(topk=3.0)], TOPK)
+    model, mask_T = case.model(), batch["loss_mask"]
+    logp_TV = plain_distributions(model, batch)
+    expected_TK, token_TK = logp_TV.topk(3)
+    _same(told.topk_logprob_TK, expected_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of a teacher")
+    assert told.topk_token_TK is not None
+    assert torch.equal(told.topk_token_TK[mask_T], token_TK[mask_T]), "topk_token_TK must be the likeliest tokens"
+
+    asked = batch.with_columns(topk_token=(batch["token"][:, None] + torch.tensor([[1, 5]])) % 64)
+    (judged,) = strategy.forward([asked], TOPK)
+    logp_TK = logp_TV.gather(1, asked["topk_token"])
+    _same(judged.topk_logprob_TK, logp_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of given tokens")
+    strategy.optimizer_step([asked], of_topk, TOPK)
+    torch.autograd.backward(weighted_sum(of_topk(TokenOutputs(topk_logprob_TK=logp_TK), batch), batch))
+    theirs = {name: (p - p.grad).detach() for name, p in model.named_parameters()}
+    _same_weights(tensors(strategy), theirs, "weights minus the gradient of topk_logprob_TK")
+
+
+def whole_vocabularies_are_compared(case: Case) -> None:
+    """``divergence`` is the sum over all entries, with the policy's gradient alone, after ``compare_with``."""
+    policy, teacher, batch = case.ready(PlainSGD(lr=1.0, max_grad_norm=0)), case.ready(init_seed=1), random_batch()
+    if "divergence" not in policy.offers:
+        return
+    policy.compare_with(teacher, square_gap)
+    (ours,) = policy.forward([batch], DIVERGENCE)
+    model, mask_T = case.model(), batch["loss_mask"]
+    with torch.no_grad():
+        other_TV = plain_distributions(load_causal_lm(replace(case.spec(), init_seed=1)), batch)
+    expected_T = square_gap(plain_distributions(model, batch), other_TV).sum(-1).where(mask_T, 0.0)
+    _same(ours.divergence_T, expected_T.detach(), "divergence_T")
+    before = tensors(teacher)
+    policy.optimizer_step([batch], of_divergence, DIVERGENCE)
+    torch.autograd.backward(weighted_sum(of_divergence(TokenOutputs(divergence_T=expected_T), batch), batch))
+    theirs = {name: (p - p.grad).detach() for name, p in model.named_parameters()}
+    _same_weights(tensors(policy), theirs, "weights minus the gradient of divergence_T")
+    _same_weights(tensors(teacher), before, "weights of the teacher", exact=True)
+
+
 def non_finite_gradients_skip_the_step(case: Case) -> None:
     """Nothing moves, the skip is counted, a good step resets the count, and the limit ends the run."""
     strategy = case.ready(PlainAdam(lr=1e-2, max_skipped_steps=2))
@@ -303,6 +353,8 @@ STRATEGY_CHECKS: tuple[Callable[[Case], None], ...] = (
     a_loaded_strategy_goes_on_exactly,
     a_snapshot_is_of_its_moment,
     an_export_is_the_same_model,
+    likeliest_tokens_are_told_and_judged,
+    whole_vocabularies_are_compared,
     non_finite_gradients_skip_the_step,
     evaluation_leaves_everything_alone,
     weights_of_another_role_are_taken_or_averaged,

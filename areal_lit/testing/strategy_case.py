@@ -107,16 +107,41 @@ def infinite(outputs: TokenOutputs, batch: TokenBatch) -> Loss:
     return replace(loss, values=loss.values * float("inf"))
 
 
-def plain_outputs(model: Any, batch: TokenBatch) -> TokenOutputs:
-    """Each sequence alone through the model, with gradient; 0 at first tokens."""
-    logprobs, entropies = [], []
+def of_topk(outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+    """Not linear in the log-probs of several tokens."""
+    assert outputs.topk_logprob_TK is not None
+    return Loss(values=outputs.topk_logprob_TK.square().sum(-1))
+
+
+def of_divergence(outputs: TokenOutputs, batch: TokenBatch) -> Loss:
+    """Not linear in the divergence."""
+    assert outputs.divergence_T is not None
+    return Loss(values=outputs.divergence_T.square())
+
+
+def square_gap(logprob: Tensor, teacher: Tensor) -> Tensor:
+    """A divergence of no name, as others may bring one."""
+    return teacher.exp() * (logprob - teacher).square()
+
+
+def plain_distributions(model: Any, batch: TokenBatch) -> Tensor:
+    """Log-probs of every token in the place of each, each sequence alone, with gradient; 0 at first tokens, [T, V]."""
+    parts = []
     for ids, temperature in zip(
         torch.split(batch["token"], batch["length"].tolist()), batch["temperature"], strict=True
     ):
-        logp = (model(input_ids=ids[None], use_cache=False).logits[0].float() / temperature).log_softmax(-1)[:-1]
-        logprobs += [logp.new_zeros(1), logp.gather(1, ids[1:, None])[:, 0]]
-        entropies += [logp.new_zeros(1), -(logp.exp() * logp).sum(-1)]
-    return TokenOutputs(logprob_T=torch.cat(logprobs), entropy_T=torch.cat(entropies))
+        logp = (model(input_ids=ids[None], use_cache=False).logits[0].float() / temperature).log_softmax(-1)
+        parts += [torch.zeros_like(logp[:1]), logp[:-1]]
+    return torch.cat(parts)
+
+
+def plain_outputs(model: Any, batch: TokenBatch) -> TokenOutputs:
+    """Each sequence alone through the model, with gradient; 0 at first tokens."""
+    logp_TV = plain_distributions(model, batch)
+    entropy_T = -(logp_TV.exp() * logp_TV).sum(-1)
+    return TokenOutputs(
+        logprob_T=logp_TV.gather(1, batch["token"][:, None])[:, 0], entropy_T=entropy_T * (batch["position"] > 0)
+    )
 
 
 def tensors(strategy: Strategy) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from areal_lit.contracts.strategy import Head, Output
-from areal_lit.token_batch import TokenBatch, TokenOutputs
+from areal_lit.token_batch import Divergence, TokenBatch, TokenOutputs
 from areal_lit.types import Example, Group, IntArray, Prompt, Trajectory
 
 VOCABULARY = 16
@@ -22,6 +22,13 @@ _FEATURES = 8
 
 NEWEST_VERSION = 8
 """Of drawn tokens; the step that a batch of them is trained in."""
+
+_FIELDS: Mapping[Output, tuple[str, ...]] = {
+    "entropy": ("entropy_T",),
+    "value": ("value_T", "final_value_S"),
+    "topk": ("topk_token_TK", "topk_logprob_TK"),
+    "divergence": ("divergence_T",),
+}
 
 ExtraColumns = Callable[[np.random.Generator, int, int], Mapping[str, Any]]
 """(random numbers, index within the atom, tokens) -> what ``Trajectory.columns`` hold."""
@@ -106,30 +113,48 @@ class ToyModel(torch.nn.Module):
         self.position_D = parameter(_FEATURES)
         self.output_DV = parameter(_FEATURES, VOCABULARY)
         self.value_D = parameter(_FEATURES)
+        self._compared: tuple[ToyModel, Divergence] | None = None
 
     def forward(self, batch: TokenBatch) -> TokenOutputs:
         """All outputs, aligned as a strategy aligns them: a segment's first token has log-prob and entropy 0."""
         feature_TD = self._features(batch["token"], batch["position"])
         previous_TD = feature_TD.roll(1, 0)
         is_first_T = batch["position"] == 0
-        temperature_T = batch.to_tokens(batch["temperature"].double())
-        log_TV = torch.log_softmax(previous_TD @ self.output_DV / temperature_T[:, None], dim=-1)
+        log_TV = self.log_distributions(batch)
         logprob_T = log_TV.gather(1, batch["token"][:, None])[:, 0]
         last_S = batch["length"].cumsum(0) - 1
+        topk_TK = log_TV.gather(1, batch["topk_token"]) if "topk_token" in batch else None
+        divergence_T = None
+        if self._compared is not None:
+            teacher, divergence = self._compared
+            divergence_T = divergence(log_TV, teacher.log_distributions(batch).detach()).sum(-1)
         return TokenOutputs(
             logprob_T=logprob_T.masked_fill(is_first_T, 0.0),
             entropy_T=-(log_TV.exp() * log_TV).sum(-1).masked_fill(is_first_T, 0.0),
             value_T=(previous_TD @ self.value_D).masked_fill(is_first_T, 0.0),
             final_value_S=feature_TD[last_S] @ self.value_D,
+            topk_token_TK=batch["topk_token"] if topk_TK is not None else None,
+            topk_logprob_TK=None if topk_TK is None else topk_TK.masked_fill(is_first_T[:, None], 0.0),
+            divergence_T=None if divergence_T is None else divergence_T.masked_fill(is_first_T, 0.0),
         )
+
+    def log_distributions(self, batch: TokenBatch) -> Tensor:
+        """Log-prob of every entry of the vocabulary in the place of each token, [T, V]."""
+        feature_TD = self._features(batch["token"], batch["position"])
+        temperature_T = batch.to_tokens(batch["temperature"].double())
+        return torch.log_softmax(feature_TD.roll(1, 0) @ self.output_DV / temperature_T[:, None], dim=-1)
+
+    def compare_with(self, teacher: ToyModel, divergence: Divergence) -> None:
+        """Give ``divergence_T`` from now on."""
+        self._compared = (teacher, divergence)
 
     def _features(self, token_T: Tensor, position_T: Tensor) -> Tensor:
         return torch.tanh(self.token_VD[token_T] + 0.1 * position_T.double()[:, None] * self.position_D)
 
 
 def visible(outputs: TokenOutputs, head: Head, wanted: frozenset[Output]) -> TokenOutputs:
-    """What a strategy with this head gives of them; entropies only where wanted."""
+    """What a strategy with this head gives of them, beyond log-probs or values what is wanted."""
     if head != "lm":
-        return replace(outputs, logprob_T=None, entropy_T=None)
-    entropy_T = outputs.entropy_T if "entropy" in wanted else None
-    return replace(outputs, entropy_T=entropy_T, value_T=None, final_value_S=None)
+        return TokenOutputs(value_T=outputs.value_T, final_value_S=outputs.final_value_S)
+    unwanted = [field for output, names in _FIELDS.items() if output not in wanted for field in names]
+    return replace(outputs, **dict.fromkeys(unwanted))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from areal_lit.contracts.optimizer import Optimizer
 from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Strategy
 from areal_lit.testing.toy import ToyModel, visible
-from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.token_batch import Divergence, Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
 TIMEOUT = timedelta(seconds=60)
@@ -60,6 +60,10 @@ class ToyStrategy(Strategy):
             dist.all_reduce(parameter.grad)
         self._optimizer.step()
         return metrics
+
+    def compare_with(self, teacher: Strategy, divergence: Divergence) -> None:
+        assert isinstance(teacher, ToyStrategy)
+        self._model.compare_with(teacher._model, divergence)
 
     def end_step(self) -> None:
         """The learning rate is constant."""

@@ -6,9 +6,9 @@ from areal_lit.validation.models import template_rules
 from areal_lit.validation.place import name_rules, place_rules, start_rules
 from areal_lit.validation.roles import ROLE_OF_NEED
 from areal_lit.validation.rules import BrokenRules, broken_rules
-from areal_lit.validation.walk import components, data_modules, roles
+from areal_lit.validation.walk import components, data_modules, engine_specs, roles
 
 __all__ = [
-    "ROLE_OF_NEED", "BrokenRules", "broken_rules", "components", "data_modules", "describe", "name_rules",
-    "place_rules", "roles", "sequence_limit", "start_rules", "template_rules",
+    "ROLE_OF_NEED", "BrokenRules", "broken_rules", "components", "data_modules", "describe", "engine_specs",
+    "name_rules", "place_rules", "roles", "sequence_limit", "start_rules", "template_rules",
 ]  # fmt: skip

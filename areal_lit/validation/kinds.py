@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import KINDS
 from areal_lit.roles import Role
+from areal_lit.teacher_server import TeacherServer
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -30,6 +31,7 @@ def kind_rules(trainer: Trainer) -> list[str]:
         if isinstance(role, Role):
             parts = (("strategy", role.strategy), ("optimizer", role.optimizer))
             wanted += [(f"{name}.{part}", value, KINDS[part].base) for part, value in parts]
+    wanted.append(("teacher_server", trainer.teacher_server, TeacherServer))
     return list(_misfits(wanted))
 
 

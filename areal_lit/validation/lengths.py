@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.models import ModelFiles
 from areal_lit.types import ModelSpec, Sampling
-from areal_lit.validation.walk import roles, walk
+from areal_lit.validation.walk import models, roles, walk
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -29,7 +29,8 @@ def sequence_limit(
     limits: dict[str, int] = {}
     for name, role in roles(trainer).items():
         limits[f"{name}.strategy.max_tokens_per_microbatch"] = role.strategy.max_tokens_per_microbatch
-        if isinstance(num_positions := config_of(role.model).get("max_position_embeddings"), int):
+    for name, model in models(trainer).items():
+        if isinstance(num_positions := config_of(model).get("max_position_embeddings"), int):
             limits[f"{name}.model's max_position_embeddings"] = num_positions
     setting = min(limits, key=lambda key: limits[key])
     return limits[setting], setting

@@ -12,7 +12,9 @@ from areal_lit.validation.walk import roles
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
-ROLE_OF_NEED = {"reference": "reference", "values": "critic", "teacher": "teacher"}
+ROLE_OF_NEED = {
+    "reference": "reference", "values": "critic", "teacher": "teacher", "topk": "teacher", "divergence": "teacher"
+}  # fmt: skip
 
 
 def role_rules(trainer: Trainer) -> Iterator[str]:
@@ -21,10 +23,12 @@ def role_rules(trainer: Trainer) -> Iterator[str]:
     trained = set(trainer.algorithm.heads)
     used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
     name = type(trainer.algorithm).__name__
-    for role in sorted(used - set(present)):
+    served = {"teacher"} if trainer.teacher_server is not None else set()
+    for role in sorted(used - set(present) - served):
+        other = " (or `teacher_server:` with model and inference)" if role == "teacher" else ""
         yield (
             f"{role} is missing: {name}{_options(trainer.algorithm)} needs that role; add a `{role}:` section with "
-            "model and strategy, or change the algorithm's options"
+            f"model and strategy{other}, or change the algorithm's options"
         )
     for role in sorted(set(present) - used):
         yield (

@@ -10,10 +10,11 @@ from areal_lit.plugins import kind_of
 from areal_lit.validation.checkpoints import checkpoint_rules
 from areal_lit.validation.examples import example_rules
 from areal_lit.validation.kinds import kind_rules
-from areal_lit.validation.models import model_rules
+from areal_lit.validation.models import model_rules, same_token_rules
 from areal_lit.validation.roles import launch_rules, refresh_rules, role_rules
 from areal_lit.validation.rollouts import offline_rules, online_rules
 from areal_lit.validation.run import run_rules
+from areal_lit.validation.teachers import teacher_rules
 from areal_lit.validation.twins import twin_rules
 from areal_lit.validation.walk import components
 
@@ -42,7 +43,9 @@ def broken_rules(trainer: Trainer) -> list[str]:
         *run_rules(trainer),
         *checkpoint_rules(trainer),
         *model_rules(trainer),
+        *same_token_rules(trainer),
         *role_rules(trainer),
+        *teacher_rules(trainer),
         *refresh_rules(trainer),
         *launch_rules(trainer),
         *twin_rules(trainer),

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import Component, DataModule
+from areal_lit.contracts import Component, DataModule, ProcessSpec
 from areal_lit.recipes.schema import parameters_of
 from areal_lit.roles import Role
+from areal_lit.types import ModelSpec
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -39,6 +40,23 @@ def roles(trainer: Trainer) -> dict[str, Role]:
     """The roles a run has, policy first."""
     named = {name: getattr(trainer, name) for name in ("policy", "critic", "reference", "teacher")}
     return {name: role for name, role in named.items() if role is not None}
+
+
+def models(trainer: Trainer) -> dict[str, ModelSpec]:
+    """Every model of a run by the part that it belongs to, that of the policy first."""
+    served = {} if trainer.teacher_server is None else {"teacher_server": trainer.teacher_server.model}
+    return {**{name: role.model for name, role in roles(trainer).items()}, **served}
+
+
+def engine_specs(trainer: Trainer) -> list[ProcessSpec]:
+    """Every engine process that would be started: the policy's, then those of a served teacher."""
+    specs: list[ProcessSpec] = []
+    seed, deterministic = trainer.seed, trainer.deterministic
+    if trainer.inference is not None:
+        specs += trainer.inference.processes(trainer.policy.model, seed=seed, deterministic=deterministic)
+    if trainer.teacher_server is not None:
+        specs += trainer.teacher_server.processes(seed=seed, deterministic=deterministic)
+    return specs
 
 
 def data_modules(trainer: Trainer) -> dict[str, DataModule]:

@@ -181,6 +181,8 @@ class PolicyGradient(Algorithm):
                 f"proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
                 f"{trainer.num_minibatches}: set it to 1, or proximal to 'recompute'"
             )
+        if not self.uses_rewards:
+            return
         if self.reward_norm.mean_level == "group" and trainer.rollout.samples_per_group < 2:
             yield (
                 f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
@@ -259,6 +261,11 @@ class PolicyGradient(Algorithm):
         """Take back the moved KL weight; a weight that is not moved any more is what the recipe says."""
         if self.target_kl is not None and "kl_weight" in state:
             self._moved_kl_weight = float(state["kl_weight"])
+
+    @property
+    def uses_rewards(self) -> bool:
+        """Whether advantages enter the loss."""
+        return True
 
     @property
     def uses_proximal(self) -> bool:

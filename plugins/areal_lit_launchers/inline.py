@@ -20,7 +20,7 @@ from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import Logs
 from areal_lit.scratch import Scratch
-from areal_lit.validation import roles
+from areal_lit.validation import engine_specs, roles
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -45,9 +45,7 @@ class Inline(Launcher):
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         wanted = {f"{name}.num_threads": role.num_threads for name, role in roles(trainer).items()}
-        if trainer.inference is not None:
-            for spec in trainer.inference.processes(trainer.policy.model, seed=0, deterministic=False):
-                wanted[f"{spec.name} (inference)"] = spec.num_threads
+        wanted |= {f"{spec.name} (inference)": spec.num_threads for spec in engine_specs(trainer)}
         if len({number for number in wanted.values() if number}) > 1:
             listed = ", ".join(f"{name} {number}" for name, number in wanted.items())
             yield f"launcher `inline` is one process with one number of threads, got {listed}; make them equal"

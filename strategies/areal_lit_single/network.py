@@ -13,14 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from areal_lit.token_batch import TokenBatch, TokenOutputs
+from areal_lit.token_batch import Divergence, TokenBatch, TokenOutputs
 from areal_lit_single.attention import PACKED, VARLEN, install
+from areal_lit_single.divergence import Predictions, vocabulary_divergence
 from areal_lit_single.layout import Layout, bucketed, padded
-from areal_lit_single.logprobs import token_logprobs
+from areal_lit_single.logprobs import likeliest_tokens, token_logprobs
 from areal_lit_single.prefixes import shared_prefixes
 
 Attention = Literal["auto", "packed", "varlen", "padded"]
 log = logging.getLogger(__name__)
+
+
+def loss_rows(batch: TokenBatch) -> Tensor:
+    """Indices of the tokens that outputs are computed at, [R]: loss tokens with a predecessor."""
+    return (batch["loss_mask"] & (batch["position"] > 0)).nonzero()[:, 0]
 
 
 class Network(nn.Module):
@@ -45,6 +51,7 @@ class Network(nn.Module):
         self.logit_scale = 1.0
         self.is_packed = self.shares_prompts = False
         self._current = install(lm)
+        self._compared: tuple[Network, Divergence] | None = None
         self._choose(attention)
 
     @property
@@ -54,23 +61,28 @@ class Network(nn.Module):
     def forward(self, batch: TokenBatch, outputs: Collection[str]) -> TokenOutputs:
         """Outputs on this network's device for a batch on the CPU."""
         layout = self._layout(batch)
-        is_first_T = batch["position"] == 0
         hidden_PD = self.hidden(batch["token"], layout)
-        before_T = layout.place_T.roll(1)
-        logprob_T = entropy_T = value_T = final_value_S = None
-        if "logprob" in outputs or "entropy" in outputs:
-            row_R = (batch["loss_mask"] & ~is_first_T).nonzero()[:, 0]
-            scale_R = self._scale(batch, row_R)
-            logprob_R, entropy_R = self.logprobs(
-                hidden_PD[before_T[row_R].to(self.device)], batch["token"][row_R], scale_R, "entropy" in outputs
-            )
-            row_R = row_R.to(self.device)
-            zeros_T = logprob_R.new_zeros(batch.num_tokens)
-            logprob_T = zeros_T.index_copy(0, row_R, logprob_R) if "logprob" in outputs else None
-            entropy_T = None if entropy_R is None else zeros_T.index_copy(0, row_R, entropy_R)
-        if "value" in outputs:
-            value_T, final_value_S = self._values(hidden_PD, batch, layout.place_T, is_first_T)
-        return TokenOutputs(logprob_T=logprob_T, entropy_T=entropy_T, value_T=value_T, final_value_S=final_value_S)
+        found = self._values(hidden_PD, batch, layout.place_T) if "value" in outputs else {}
+        if set(outputs) - {"value"}:
+            row_R = loss_rows(batch)
+            own = self._predictions(hidden_PD, layout, batch, row_R)
+            there_R = row_R.to(self.device)
+            for name, x in self._outputs_at_rows(own, batch, row_R, outputs).items():
+                found[name] = x.new_zeros(batch.num_tokens, *x.shape[1:]).index_copy(0, there_R, x)
+        return TokenOutputs(**found)
+
+    @torch.no_grad()
+    def predictions(self, batch: TokenBatch) -> Predictions:
+        """What this network says at a batch's loss tokens, without gradient, for another to be compared with."""
+        layout = self._layout(batch)
+        return self._predictions(self.hidden(batch["token"], layout), layout, batch, loss_rows(batch))
+
+    def compare_with(self, teacher: Network, divergence: Divergence) -> None:
+        """Give the output ``divergence`` from now on."""
+        sizes = [network.lm.get_output_embeddings().weight.shape[0] for network in (self, teacher)]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"vocabularies of {sizes[0]} and {sizes[1]} entries cannot be compared entry by entry")
+        self._compared = (teacher, divergence)
 
     def _layout(self, batch: TokenBatch) -> Layout:
         if not self.is_packed:
@@ -90,14 +102,40 @@ class Network(nn.Module):
             inputs = {"input_ids": ids_P.view(shape), "attention_mask": mask_P.view(shape)}
         return self.lm.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
 
-    def logprobs(
-        self, hidden_RD: Tensor, target_R: Tensor, scale_R: Tensor, entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs of the targets and entropies at these states; the scale is one over the temperature, [R]."""
+    def _outputs_at_rows(
+        self, own: Predictions, batch: TokenBatch, row_R: Tensor, outputs: Collection[str]
+    ) -> dict[str, Tensor]:
+        """What is wanted of the distributions at these tokens, by output, [R] or [R, K]."""
+        head = (own.hidden_RD, own.weight_VD, own.bias_V)
+        found: dict[str, Tensor] = {}
+        if "topk" in outputs and "topk_token" not in batch:
+            k = int(batch.scalars["topk"])
+            found["topk_token_TK"], found["topk_logprob_TK"] = likeliest_tokens(*head, own.scale_R, k)
+        target_RK = batch["token"][row_R, None]
+        if "topk" in outputs and "topk_token" in batch:
+            found["topk_token_TK"] = batch["topk_token"][row_R].to(self.device)
+            target_RK = torch.cat([target_RK, batch["topk_token"][row_R]], 1)
+        if target_RK.shape[1] > 1 or not {"logprob", "entropy"}.isdisjoint(outputs):
+            logprob_RK, entropy_R = token_logprobs(
+                *head, target_RK.to(self.device), own.scale_R, entropy="entropy" in outputs
+            )
+            if "logprob" in outputs:
+                found["logprob_T"] = logprob_RK[:, 0]
+            if target_RK.shape[1] > 1:
+                found["topk_logprob_TK"] = logprob_RK[:, 1:]
+            if entropy_R is not None:
+                found["entropy_T"] = entropy_R
+        if "divergence" in outputs:
+            assert self._compared is not None, "compare_with comes before the output divergence"
+            teacher, divergence = self._compared
+            found["divergence_T"] = vocabulary_divergence(own, teacher.predictions(batch), divergence)
+        return found
+
+    def _predictions(self, hidden_PD: Tensor, layout: Layout, batch: TokenBatch, row_R: Tensor) -> Predictions:
         head = self.lm.get_output_embeddings()
-        return token_logprobs(
-            hidden_RD, head.weight, head.bias, target_R.to(self.device), scale_R.to(self.device), entropy=entropy
-        )
+        place_R = layout.place_T.roll(1)[row_R].to(self.device)
+        scale_R = self._scale(batch, row_R).to(self.device)
+        return Predictions(hidden_RD=hidden_PD[place_R], weight_VD=head.weight, bias_V=head.bias, scale_R=scale_R)
 
     def _scale(self, batch: TokenBatch, row_R: Tensor) -> Tensor:
         if "temperature" not in batch:
@@ -110,14 +148,12 @@ class Network(nn.Module):
             )
         return self.logit_scale / temperature_R
 
-    def _values(
-        self, hidden_PD: Tensor, batch: TokenBatch, place_T: Tensor, is_first_T: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _values(self, hidden_PD: Tensor, batch: TokenBatch, place_T: Tensor) -> dict[str, Tensor]:
         assert self.scalar_head is not None
         state_P = self.scalar_head(hidden_PD.to(self.scalar_head.weight.dtype))[:, 0]
-        value_T = state_P[place_T.roll(1).to(self.device)].masked_fill(is_first_T.to(self.device), 0.0)
+        value_T = state_P[place_T.roll(1).to(self.device)].masked_fill((batch["position"] == 0).to(self.device), 0.0)
         last_S = place_T[batch["length"].cumsum(0) - 1].to(self.device)
-        return value_T, state_P[last_S]
+        return {"value_T": value_T, "final_value_S": state_P[last_S]}
 
     # --- choosing an attention that agrees with the model's own -----------------------------------------------
 

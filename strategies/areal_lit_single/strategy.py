@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
 from areal_lit.models import LATE_IMPORTS
-from areal_lit.token_batch import Objective, TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.token_batch import Divergence, Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Single(Strategy):
         freeze: glob patterns of parameter names that are not trained (``model.embed_tokens.*``).
     """
 
+    offers: ClassVar[frozenset[Output]] = frozenset({"logprob", "entropy", "value", "topk", "divergence"})
     needs_one_rank: ClassVar[bool] = True
     preload = ("areal_lit_single.building", "areal_lit_single.trainable", *LATE_IMPORTS)
 
@@ -169,6 +171,11 @@ class Single(Strategy):
             for name, tensor in self._tensors()
         )
 
+    def compare_with(self, teacher: Strategy, divergence: Divergence) -> None:
+        if not isinstance(teacher, Single):
+            raise ValueError(f"strategy single compares with a teacher of its own kind, got {type(teacher).__name__}")
+        self._network.compare_with(teacher.network, divergence)
+
     def copy_from(self, other: Strategy, *, decay: float = 0.0) -> None:
         import torch
 
@@ -252,12 +259,5 @@ class Single(Strategy):
 
 
 def _on_cpu(outputs: TokenOutputs) -> TokenOutputs:
-    def move(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.cpu()
-
-    return TokenOutputs(
-        logprob_T=move(outputs.logprob_T),
-        entropy_T=move(outputs.entropy_T),
-        value_T=move(outputs.value_T),
-        final_value_S=move(outputs.final_value_S),
-    )
+    given = {field.name: getattr(outputs, field.name) for field in fields(outputs)}
+    return TokenOutputs(**{name: None if x is None else x.cpu() for name, x in given.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from areal_lit_inference.transformers.engine import URGENT_SLOTS, Engine
 from areal_lit_inference.transformers.model import ServedModel
 from areal_lit_inference.transformers.rows import Finished, Sequence
 from areal_lit_inference.transformers.sampling import seed_state
+from areal_lit_inference.transformers.scoring import CHUNK_TOKENS, Asked
 from areal_lit_inference.transformers.stopping import Stopping
 
 LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-6}
@@ -225,16 +227,14 @@ def test_logits_that_are_no_numbers_end_the_engine_with_their_cause(spec: ModelS
     with pytest.raises(FloatingPointError, match=r"under version 7 of the weights must be finite.* torch\.float32"):
         run(engine, sequence(0, [5, 6], 4, **sampling))
     with pytest.raises(FloatingPointError, match="must be finite"):
-        engine.score(np.asarray([5, 6, 7]), 1.0)
+        engine.score([Asked(token_ids=np.asarray([5, 6, 7]))])
 
 
 def test_the_lowest_temperature_still_has_finite_logprobs(served: ServedModel) -> None:
     engine = make_engine(served)
     done = run(engine, sequence(0, [5, 6], 20, temperature=LOWEST_TEMPERATURE, ignore_eos=True))[0]
-    expected = engine.score(np.concatenate([[5, 6], done.token_ids]), LOWEST_TEMPERATURE)[2:]
-    np.testing.assert_allclose(done.logprobs, expected, atol=1e-3)
-    with pytest.raises(ValueError, match=r"temperature must be >= 0\.01, got 0\.005"):
-        engine.score(np.asarray([5, 6]), 0.005)
+    whole = Asked(token_ids=np.concatenate([[5, 6], done.token_ids]), temperature=LOWEST_TEMPERATURE)
+    np.testing.assert_allclose(done.logprobs, engine.score([whole])[0].logprobs[2:], atol=1e-3)
 
 
 def test_requests_out_of_bounds_are_refused_one_by_one(served: ServedModel) -> None:
@@ -274,11 +274,40 @@ def test_cancelled_requests_free_their_slots(served: ServedModel) -> None:
     assert done[2].token_ids.tolist() == alone[2].token_ids.tolist()
 
 
-def test_score_is_the_models_logprob(served: ServedModel, model: Any) -> None:
-    ids = np.random.default_rng(0).integers(2, 64, engine_module.SCORE_CHUNK - 3)
-    scored = make_engine(served).score(ids, 0.7)
-    assert scored[0] == 0
-    np.testing.assert_allclose(scored[1:], reference(model, ids, 0.7), atol=2e-5)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_scores_of_many_sequences_are_the_models_of_each(served: ServedModel, model: Any, deterministic: bool) -> None:
+    rng = np.random.default_rng(0)
+    asked = [
+        Asked(token_ids=rng.integers(2, 64, n), temperature=temperature, k=k)
+        for n, temperature, k in ((CHUNK_TOKENS - 3, 0.7, 3), (1, 1.0, 2), (9, 1.3, 0), (9, 0.7, 64), (30, 1.0, 1))
+    ]
+    answers = make_engine(served, max_prefill_tokens=45, deterministic=deterministic).score(asked)
+    for a, scores in zip(asked, answers, strict=True):
+        assert scores.logprobs[0] == 0
+        np.testing.assert_allclose(scores.logprobs[1:], reference(model, a.token_ids, a.temperature), atol=2e-5)
+        assert scores.topk_token_ids.shape == scores.topk_logprobs.shape == (len(a.token_ids), a.k)
+        assert not scores.topk_token_ids[0].any()
+        assert not scores.topk_logprobs[0].any()
+        with torch.no_grad():
+            logits = model(torch.from_numpy(a.token_ids)[None]).logits[0, :-1].float() / a.temperature
+        value, token = logits.log_softmax(-1).topk(a.k)
+        np.testing.assert_allclose(scores.topk_logprobs[1:], value.numpy(), atol=2e-5)
+        assert scores.topk_token_ids[1:].tolist() == token.tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        ({"token_ids": [5, 6], "temperature": 0.005}, "temperature must be >= 0.01, got 0.005"),
+        ({"token_ids": [5, 64]}, r"token ids must be in \[0, 64\), got 5 to 64"),
+        ({"token_ids": []}, r"must have 1 to 512 tokens \(max_position_embeddings\), got 0"),
+        ({"token_ids": [5] * 513}, "got 513"),
+        ({"token_ids": [5], "k": 65}, r"k must be in \[0, 64\], the vocabulary, got 65"),
+    ],
+)
+def test_a_sequence_that_cannot_be_scored_is_refused(served: ServedModel, asked: dict[str, Any], rule: str) -> None:
+    made = Asked(**{**asked, "token_ids": np.asarray(asked["token_ids"], np.int64)})
+    assert re.search(rule, make_engine(served).refusal_to_score(made))
 
 
 def test_sorting_slots_by_length_moves_their_keys_and_values_too(served: ServedModel, model: Any) -> None:

@@ -13,6 +13,7 @@ from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, M
 
 if TYPE_CHECKING:
     from areal_lit_inference.transformers.client import Client
+    from areal_lit_inference.transformers.messages import Reply
 
 START_TIMEOUT_S = 300.0
 
@@ -122,11 +123,26 @@ class Transformers(InferenceBackend):
 
     async def score(self, token_ids: IntArray, *, temperature: float = 1.0) -> FloatArray:
         """Log-prob of every token under the weights the engine holds now."""
-        from areal_lit_inference.transformers.messages import Score, floats_from_bytes, ids_to_bytes
+        from areal_lit_inference.transformers.messages import floats_from_bytes
+
+        return floats_from_bytes((await self._score(token_ids, temperature, 0)).logprobs)
+
+    async def score_topk(self, token_ids: IntArray, *, k: int, temperature: float = 1.0) -> tuple[IntArray, FloatArray]:
+        """The likeliest tokens in the place of each, and their log-probs, under the weights the engine holds now."""
+        from areal_lit_inference.transformers.messages import floats_from_bytes, ids_from_bytes
+
+        if k < 1:
+            raise ValueError(f"k must be >= 1, got {k}")
+        reply = await self._score(token_ids, temperature, k)
+        return ids_from_bytes(reply.token_ids).reshape(-1, k), floats_from_bytes(reply.logprobs).reshape(-1, k)
+
+    async def _score(self, token_ids: IntArray, temperature: float, k: int) -> Reply:
+        from areal_lit_inference.transformers.messages import Score, ids_to_bytes
 
         number = self.client.next_number()
-        reply = await self.client.call(Score(number=number, token_ids=ids_to_bytes(token_ids), temperature=temperature))
-        return floats_from_bytes(reply.array)
+        return await self.client.call(
+            Score(number=number, token_ids=ids_to_bytes(token_ids), temperature=temperature, k=k)
+        )
 
     async def flush_cache(self) -> None:
         """Share no computed prompt with requests yet to come."""

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from areal_lit.types import LOWEST_TEMPERATURE, FloatArray, IntArray, StopReason, TensorInfo
+from areal_lit.types import FloatArray, StopReason, TensorInfo
 from areal_lit_inference.transformers.model import ServedModel
 from areal_lit_inference.transformers.rows import Finished, Rows, Sequence
 from areal_lit_inference.transformers.sampling import SamplingRows, draw, uniform
+from areal_lit_inference.transformers.scoring import Asked, Scores, packs, score
 from areal_lit_inference.transformers.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
 from areal_lit_inference.transformers.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
 from areal_lit_inference.transformers.stopping import Stopping
@@ -85,7 +86,7 @@ class Engine:
     def _refusal(self, sequence: Sequence) -> str:
         tokens, budget, limit = sequence.token_ids, sequence.sampling.max_new_tokens, self.served.max_length
         if self.is_torn:
-            return "RuntimeError: a weight update failed half-way; nothing is generated until one succeeds"
+            return f"RuntimeError: {TORN}"
         if self.version is None:
             return "RuntimeError: no weights are confirmed yet: update_weights must succeed before generate"
         if not len(tokens):
@@ -286,26 +287,24 @@ class Engine:
 
     # --- scoring ----------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def score(self, token_ids: IntArray, temperature: float) -> FloatArray:
-        """Log-prob of every token given those before it, 0 for the first; logits in chunks of ``SCORE_CHUNK``.
+    def refusal_to_score(self, asked: Asked) -> str:
+        """Why a sequence cannot be scored, as "Type: message"; empty if it can."""
+        if self.is_torn:
+            return f"RuntimeError: {TORN}"
+        refusal = asked.refusal(self.served)
+        return refusal and f"ValueError: {refusal}"
 
-        Raises ValueError for a temperature that no training has, FloatingPointError for log-probs that are no numbers.
+    def score(self, asked: Items[Asked]) -> list[Scores]:
+        """Log-probs of given sequences, none of them refused, in the order asked, under the weights it holds.
+
+        Raises FloatingPointError for log-probs that are no numbers.
         """
-        if temperature < LOWEST_TEMPERATURE:
-            raise ValueError(f"temperature must be >= {LOWEST_TEMPERATURE:g}, got {temperature:g}")
-        device, count = self.served.device, len(token_ids)
-        token_T = torch.from_numpy(token_ids).to(device)
-        plan = Prefill(None, pack([count], [[]], device))
-        hidden_TD = self.served.hidden(token_T[None], torch.arange(count, device=device)[None], plan)[0]
-        logprobs = np.zeros(count, np.float32)
-        for start in range(0, count - 1, SCORE_CHUNK):
-            stop = min(start + SCORE_CHUNK, count - 1)
-            logprob_TV = (self.served.project(hidden_TD[start:stop]).float() / temperature).log_softmax(-1)
-            chosen_T = logprob_TV.gather(1, token_T[start + 1 : stop + 1, None])[:, 0]
-            logprobs[start + 1 : stop + 1] = chosen_T.cpu().numpy()
-        self._require_finite(logprobs)
-        return logprobs
+        answers: dict[int, Scores] = {}
+        for members in packs(asked, 0 if self.deterministic else self.max_prefill_tokens):
+            answers |= zip(members, score(self.served, [asked[index] for index in members]), strict=True)
+        for answer in answers.values():
+            self._require_finite(answer.logprobs)
+        return [answers[index] for index in range(len(asked))]
 
 
-SCORE_CHUNK = 512
+TORN = "a weight update failed half-way; nothing is served until one succeeds"

@@ -58,6 +58,7 @@ class Score(Message):
     number: int
     token_ids: bytes
     temperature: float
+    k: int = 0
 
 
 class Flush(Message):
@@ -76,11 +77,12 @@ class Completed(Message):
 
 
 class Reply(Message):
-    """A call's end. ``error`` names what the call raised; ``array`` is what ``Score`` asked for."""
+    """A call's end. ``error`` names what the call raised; the rest is what ``Score`` asked for, [n] or [n, k]."""
 
     number: int
     error: str = ""
-    array: bytes = b""
+    token_ids: bytes = b""
+    logprobs: bytes = b""
 
 
 class Ready(Message):

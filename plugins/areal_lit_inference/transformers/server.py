@@ -9,6 +9,7 @@ messages. It ends when the client disconnects.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import socket
 import threading
@@ -41,6 +42,7 @@ from areal_lit_inference.transformers.model import ServedModel, load_receiver
 from areal_lit_inference.transformers.rows import Finished
 from areal_lit_inference.transformers.rows import Sequence as EngineSequence
 from areal_lit_inference.transformers.sampling import seed_state
+from areal_lit_inference.transformers.scoring import Asked
 from areal_lit_inference.transformers.stopping import Stopping
 
 CONNECT_TIMEOUT_S = 300.0
@@ -183,8 +185,12 @@ class Server:
                 return True
             if batch is None:
                 return False
-            for message in batch:
-                self._handle(message)
+            for is_score, together in itertools.groupby(batch, lambda message: isinstance(message, Score)):
+                if is_score:
+                    self._score([message for message in together if isinstance(message, Score)])
+                else:
+                    for message in together:
+                        self._handle(message)
             has_work = True
 
     def _handle(self, message: ToEngine) -> None:
@@ -201,8 +207,6 @@ class Server:
             self._pause(message)
         elif isinstance(message, Update):
             self._update(message)
-        elif isinstance(message, Score):
-            self._score(message)
         elif isinstance(message, Resume):
             self.is_paused = False
             self.link.send([Reply(number=message.number)])
@@ -236,13 +240,20 @@ class Server:
         tensors = self._receivers[source.receiver].receive(source.params, 0, timeout_s)
         self.engine.load(source.version, tensors, source.tensors)
 
-    def _score(self, message: Score) -> None:
-        try:
-            logprobs = self.engine.score(messages.ids_from_bytes(message.token_ids), message.temperature)
-        except (ValueError, FloatingPointError) as failure:
-            self.link.send([Reply(number=message.number, error=f"{type(failure).__name__}: {failure}")])
-            return
-        self.link.send([Reply(number=message.number, array=logprobs.tobytes())])
+    def _score(self, scores: Sequence[Score]) -> None:
+        """Answer all that came together; a sequence that cannot be scored keeps no other from it."""
+        replies: list[Reply] = []
+        taken: dict[int, Asked] = {}
+        for m in scores:
+            asked = Asked(token_ids=messages.ids_from_bytes(m.token_ids), temperature=m.temperature, k=m.k)
+            if error := self.engine.refusal_to_score(asked):
+                replies.append(Reply(number=m.number, error=error))
+            else:
+                taken[m.number] = asked
+        for (number, asked), answer in zip(taken.items(), self.engine.score(list(taken.values())), strict=True):
+            logprobs = answer.topk_logprobs if asked.k else answer.logprobs
+            replies.append(Reply(number=number, token_ids=answer.topk_token_ids.tobytes(), logprobs=logprobs.tobytes()))
+        self.link.send(replies)
 
     def _complete(self, finished: Sequence[Finished]) -> None:
         if finished:

@@ -70,14 +70,12 @@ class Local(Launcher):
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
         """This machine has the GPUs that roles and engines ask for."""
-        from areal_lit.validation import roles
+        from areal_lit.validation import engine_specs, roles
 
         wanted = {
             name: role.num_gpus * role.num_ranks for name, role in roles(trainer).items() if role.colocate_with is None
         }
-        if trainer.inference is not None:
-            specs = trainer.inference.processes(trainer.policy.model, seed=0, deterministic=False)
-            wanted |= {spec.name: spec.num_gpus for spec in specs}
+        wanted |= {spec.name: spec.num_gpus for spec in engine_specs(trainer)}
         gpus = GpuPool()
         for name, num_gpus in wanted.items():
             try:

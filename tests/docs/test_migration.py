@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ def takes(config: Any, path: list[str]) -> bool:
     """Whether a resolved recipe has a value there, below ``init_args`` of components or not."""
     if not path:
         return True
+    if is_dataclass(config) and not isinstance(config, type):
+        config = vars(config)
     if not isinstance(config, Mapping):
         return False
     inner = config.get("init_args", {}) if "class_path" in config else config
@@ -39,10 +42,8 @@ def config() -> Mapping[str, Any]:
 
 
 def with_algorithm(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The recipe with the arguments of another algorithm."""
-    if not name:
-        return config
-    taken = parameters_of(Plugins.discover().load("algorithm", name))
+    """The recipe with the arguments of another algorithm, or all of its own."""
+    taken = parameters_of(Plugins.discover().load("algorithm", name or "grpo"))
     return {**config, "algorithm": {key: parameter.default for key, parameter in taken.items()}}
 
 

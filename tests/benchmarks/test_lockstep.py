@@ -28,11 +28,15 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.slow
 def test_lockstep_trains_every_token_exactly_so_many_versions_old(staleness: Any, tmp_path: Path) -> None:
+    one_at_a_time = {"init_args": {"max_slots": 1}}  # so that drawing takes longer than training, which has to wait
     rollout = {"groups_per_step": GROUPS, "samples_per_group": SAMPLES, "max_staleness": LAG}
     trainer = recipes.load(
         "quickstart_inline",
-        {"rollout": rollout, "max_steps": NUM_STEPS, "loggers": [], "callbacks": [], "runs_dir": str(tmp_path)},
-    )
+        {
+            "rollout": rollout, "inference": one_at_a_time, "max_steps": NUM_STEPS,
+            "loggers": [], "callbacks": [], "runs_dir": str(tmp_path),
+        },
+    )  # fmt: skip
     record = staleness.Record()
     trainer.callbacks = [record, staleness.Lockstep(groups_per_step=GROUPS, lag=LAG)]
     trainer.fit()

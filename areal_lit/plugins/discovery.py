@@ -94,6 +94,10 @@ class Plugins:
             raise PluginError(f"{kind} {name!r} is claimed by {claims}; give the dotted path of the one you mean")
         return found[0]
 
+    def short(self, path: str) -> str:
+        """The short name of a dotted path; the path itself where no entry point has it."""
+        return next((plugin.name for plugin in self if plugin.path == path), path)
+
     def dotted(self, kind: str, name: str) -> str:
         """The dotted path for a short name or a dotted path."""
         return name.replace(":", ".") if set(name) & set(".:") else self.find(kind, name).path

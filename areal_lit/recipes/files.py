@@ -78,6 +78,12 @@ def shipped() -> dict[str, Any]:
     }
 
 
+def ready_recipes(name: str) -> str:
+    """A clause that names the shipped recipes of an algorithm; empty where there are none."""
+    found = [recipe for recipe in reversed(shipped()) if recipe.partition("_")[2] == name]
+    return f"; ready: {' and '.join(found)} (`areal-lit recipes show {found[0]}`)" if found else ""
+
+
 def _table(file: Any, name: str | Path) -> dict[str, Any]:
     """What a file holds."""
     import yaml

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from areal_lit.names import closest
 from areal_lit.plugins import PluginError, Plugins, kind_of
+from areal_lit.plugins.distributions import dotted_path
+from areal_lit.recipes.files import ready_recipes
 from areal_lit.recipes.leaf import leaf_value
 from areal_lit.recipes.schema import Parameter, Shape, describe, parameters_of, shape_of
 
@@ -93,7 +95,8 @@ class Resolver:
                 self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, parameters)}")
         for name in _missing(parameters, values):
             full = f"{path}.{name}" if path else name
-            self.problems.append(f"{full} is required: {self._expected(parameters[name].hint)}")
+            ready = ready_recipes(self._plugins.short(dotted_path(cls)))
+            self.problems.append(f"{full} is required: {self._expected(parameters[name].hint)}{ready}")
         return {name: value for name, value in values.items() if value is not MISSING}
 
     def _expected(self, hint: Any) -> str:

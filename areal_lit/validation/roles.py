@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import Algorithm, Strategy
+from areal_lit.plugins import Plugins
+from areal_lit.plugins.distributions import dotted_path
+from areal_lit.recipes.files import ready_recipes
 from areal_lit.recipes.schema import parameters_of
+from areal_lit.validation.missing_role import missing_section
 from areal_lit.validation.walk import roles
 
 if TYPE_CHECKING:
@@ -24,11 +28,12 @@ def role_rules(trainer: Trainer) -> Iterator[str]:
     used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
     name = type(trainer.algorithm).__name__
     served = {"teacher"} if trainer.teacher_server is not None else set()
+    ready = ready_recipes(Plugins.discover().short(dotted_path(type(trainer.algorithm))))
     for role in sorted(used - set(present) - served):
         other = " (or `teacher_server:` with model and inference)" if role == "teacher" else ""
         yield (
-            f"{role} is missing: {name}{_options(trainer.algorithm)} needs that role; add a `{role}:` section with "
-            f"model and strategy{other}, or change the algorithm's options"
+            f"{role} is missing: {name}{_options(trainer.algorithm)} needs that role; add the section below, a twin of "
+            f"the policy{other}, or change the algorithm's options{ready}\n{missing_section(trainer, role)}"
         )
     for role in sorted(set(present) - used):
         yield (

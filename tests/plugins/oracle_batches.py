@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from golden_file import Golden
 from ragged_cases import Case, Floats, cases
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from areal_lit.batching import pack
 from areal_lit.contracts.algorithm import Algorithm
+from areal_lit.testing.algorithm_case import COLUMNS_OF_NEED
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
 
 TOLERANCE = 1e-6
 """Of a difference, relative to the size of what is compared."""
@@ -53,9 +56,11 @@ def packed(index: int, *, has_turn_rewards: bool = True) -> TokenBatch:
 
 
 def batch_for(algorithm: Algorithm, case: Case) -> TokenBatch:
-    """The case with room for the algorithm's own columns."""
+    """The case with room for the algorithm's own columns, and of what models say only what it needs."""
     batch = packed(case.index, has_turn_rewards=case.has_turn_rewards)
-    return replace(batch, dims={**batch.dims, **algorithm.columns})
+    unasked = {name for need, names in COLUMNS_OF_NEED.items() if need not in algorithm.needs for name in names}
+    columns = {name: column for name, column in batch.columns.items() if name not in unasked}
+    return replace(batch, columns=columns, dims={**batch.dims, **algorithm.columns})
 
 
 def take_step(algorithm: Algorithm, case: Case, role: str = "policy") -> Step:
@@ -107,6 +112,20 @@ def assert_tokens(ours: Floats, case: Case, golden: Golden, output: str) -> None
 
 def assert_number(ours: float, theirs: float, size: float, what: str) -> None:
     assert abs(ours - theirs) <= TOLERANCE * max(size, 1e-3), f"{what}: {ours:.9g}, the package {theirs:.9g}"
+
+
+def assert_values(ours: Floats, expected: Floats | list[float]) -> None:
+    """Each number is the expected one, relative to its size or 1."""
+    assert ours == pytest.approx(np.array(expected), rel=TOLERANCE, abs=TOLERANCE)
+
+
+def weight_of(case: Case, rejection: Rejection, *, is_corrected: bool) -> Floats:
+    """The off-policy weight of each token, [B, S]; not corrected, 1 where it is kept."""
+    batch = packed(case.index)
+    weight_T, _ = off_policy_weight(
+        batch["proximal"], batch["logprob"], batch, is_corrected=is_corrected, rejection=rejection
+    )
+    return to_padded(case, weight_T) * case.mask
 
 
 def _group(case: Case, row: int) -> Group:

@@ -9,10 +9,19 @@ import golden_file
 import numpy as np
 import pytest
 import torch
-from oracle_batches import Step, assert_number, assert_step, assert_tokens, packed, take_step, to_packed, to_padded
+from oracle_batches import (
+    Step,
+    assert_number,
+    assert_step,
+    assert_tokens,
+    packed,
+    take_step,
+    to_packed,
+    to_padded,
+    weight_of,
+)
 from ragged_cases import MAX_LENGTH, Case, cases
 
-from areal_lit.token_batch import TokenBatch
 from areal_lit_algorithms.cispo import CISPO
 from areal_lit_algorithms.dr_grpo import DrGRPO
 from areal_lit_algorithms.grpo import GRPO
@@ -23,7 +32,7 @@ from areal_lit_algorithms.pieces.aggregation import token_weights
 from areal_lit_algorithms.pieces.gae import LengthLambda, gae
 from areal_lit_algorithms.pieces.kl import adapted_weight, estimate
 from areal_lit_algorithms.pieces.normalisation import Normaliser
-from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
+from areal_lit_algorithms.pieces.rejection import Rejection
 from areal_lit_algorithms.policy_gradient import PolicyGradient
 from areal_lit_algorithms.ppo import PPO
 from areal_lit_algorithms.reinforce_pp import ReinforcePP
@@ -80,13 +89,6 @@ WEIGHTS = {
 }
 
 
-def weight_of(batch: TokenBatch, rejection: Rejection, *, is_corrected: bool) -> torch.Tensor:
-    weight_T, _ = off_policy_weight(
-        batch["proximal"], batch["logprob"], batch, is_corrected=is_corrected, rejection=rejection
-    )
-    return weight_T
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_algorithms(name: str) -> None:
     for case in cases():
@@ -133,17 +135,17 @@ def test_divergence_and_its_gradient(estimator: Any) -> None:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_off_policy_weight(name: str) -> None:
     for case in cases():
-        weight_T = weight_of(packed(case.index), WEIGHTS[name], is_corrected=True)
-        assert_tokens(to_padded(case, weight_T), case, PIECES, f"weight/{name}/value")
+        weight = weight_of(case, WEIGHTS[name], is_corrected=True)
+        assert_tokens(weight, case, PIECES, f"weight/{name}/value")
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_rejection(name: str) -> None:
     dropped = 0
     for case in cases():
-        kept_T = weight_of(packed(case.index), KEPT[name], is_corrected=False)
-        assert_tokens(to_padded(case, kept_T), case, PIECES, f"kept/{name}/value")
-        dropped += int((1 - kept_T).sum())
+        kept = weight_of(case, KEPT[name], is_corrected=False)
+        assert_tokens(kept, case, PIECES, f"kept/{name}/value")
+        dropped += int((kept[case.mask] == 0).sum())
     assert dropped > 100
 
 
@@ -213,7 +215,7 @@ def test_verl_takes_rejected_tokens_out_of_the_denominator() -> None:
     """Ours keeps them in, so that rejection never makes the rest louder."""
     for case in cases():
         batch = packed(case.index)
-        kept_T = weight_of(batch, KEPT["token_k2"], is_corrected=False) * batch["loss_mask"]
+        kept_T = to_packed(case, weight_of(case, KEPT["token_k2"], is_corrected=False))
         terms_T = batch["value"] * kept_T * token_weights(batch, "token_mean")
         share = float(kept_T.sum() / batch["loss_mask"].sum())
         theirs = PIECES.outputs["kept_loss/loss"][case.index] * share

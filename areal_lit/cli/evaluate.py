@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from areal_lit.cli.options import read_options, read_recipe
-from areal_lit.cli.reporting import announce, guarded
-from areal_lit.collector import collected_later
-from areal_lit.recipes.warm_up import warm_up_named
+from areal_lit.cli.recipe_work import work_on_recipe
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -21,24 +18,14 @@ OWN = {
 
 def run(arguments: Sequence[str]) -> int:
     """0 finished, 1 failed; wrong use and interruption are the caller's."""
-    options = read_options("evaluate", arguments, OWN)
-    if options is None:
-        return 0
-    announce(options.configs)
-    with warm_up_named(options.configs, options.overrides):
-        with collected_later():
-            recipe = read_recipe(options)
-        if recipe is None:
-            return 0
-        trainer = recipe.build()
-        return guarded(lambda: print_metrics(trainer, options.named.get("checkpoint")))
+    return work_on_recipe("evaluate", arguments, OWN, print_metrics)
 
 
-def print_metrics(trainer: Trainer, checkpoint: str | None) -> None:
+def print_metrics(trainer: Trainer, named: Mapping[str, str]) -> None:
     """Evaluate and print a line per metric, and where they are kept."""
     from areal_lit.run.running import evaluating
 
-    with evaluating(trainer, checkpoint=checkpoint) as run:
+    with evaluating(trainer, checkpoint=named.get("checkpoint")) as run:
         metrics = run.evaluate()
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():

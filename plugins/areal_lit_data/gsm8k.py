@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from areal_lit.contracts import Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit_data.columns import Row
-from areal_lit_data.huggingface import INSTALL, load_split
+from areal_lit_data.huggingface import load_split
 from areal_lit_data.jsonl import PREVIEW_BYTES, read_rows
-from areal_lit_data.rows import RowData
-
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
+from areal_lit_data.published import Published
 
 FINAL = re.compile(r"####\s*(-?[\d,]*\.?\d+)\s*$")
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
-class GSM8K(RowData):
+class GSM8K(Published):
     """GSM8K from the hub or from local files in the original format.
 
     Fields: ``answer`` (the final number without commas), ``solution`` (the original text), ``completion`` (the
@@ -40,6 +35,8 @@ class GSM8K(RowData):
         max_eval_examples: use at most that many of the 1,319 test problems.
     """
 
+    name = "gsm8k"
+
     def __init__(
         self,
         *,
@@ -53,31 +50,16 @@ class GSM8K(RowData):
         max_eval_examples: int | None = None,
     ) -> None:
         super().__init__(
-            template=template, system=system, chat=chat, fields={"question": "question", "solution": "answer"},
+            directory=directory, hub_id=hub_id, template=template, system=system, chat=chat,
+            fields={"question": "question", "solution": "answer"},
             max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples,
         )  # fmt: skip
-        self.directory = directory
-        self.hub_id = hub_id
-
-    def rules(self, trainer: Trainer) -> Iterable[str]:
-        if self.directory is None and importlib.util.find_spec("datasets") is None:
-            yield f"{INSTALL}, or give a directory with train.jsonl and test.jsonl"
-        if self.directory is not None and not Path(self.directory).expanduser().is_dir():
-            yield f"directory {self.directory!r} does not exist; it must hold train.jsonl and test.jsonl"
-        yield from super().rules(trainer)
-
-    def evaluation_names(self) -> Sequence[str]:
-        return ["gsm8k"]
-
-    def setup(self, codec: TextCodec) -> None:
-        self._train = {"gsm8k": self._load("train", codec, self.max_examples)}
-        self._evaluation = {"gsm8k": self._load("test", codec, self.max_eval_examples)}
 
     def preview(self) -> Mapping[str, Preview]:
         if self.directory is None:
             return {}
         rows = read_rows([f"{self.directory}/train.jsonl"], self.example, PREVIEW_BYTES)
-        return {"gsm8k": self._preview(rows, name=f"{self.directory}/train.jsonl")}
+        return {self.name: self._preview(rows, name=f"{self.directory}/train.jsonl")}
 
     def _load(self, split: str, codec: TextCodec, limit: int | None) -> Source:
         rows: Any

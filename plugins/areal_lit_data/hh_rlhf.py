@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from areal_lit.contracts import Preview, Source
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit_data.columns import Row
-from areal_lit_data.huggingface import INSTALL, load_split
+from areal_lit_data.huggingface import load_split
 from areal_lit_data.jsonl import PREVIEW_BYTES, read_rows
-from areal_lit_data.rows import RowData
-
-if TYPE_CHECKING:
-    from areal_lit.trainer import Trainer
+from areal_lit_data.published import Published
 
 TURN = re.compile(r"\n\n(Human|Assistant):")
 WAY_OUT = "rows that are no pairs are left out and counted with unusable: drop"
@@ -27,7 +23,7 @@ ROLES = {"Human": "user", "Assistant": "assistant"}
 log = logging.getLogger(__name__)
 
 
-class HHRLHF(RowData):
+class HHRLHF(Published):
     """HH-RLHF, or data in its format: a text per side, whose turns begin with ``\\n\\nHuman:`` or ``\\n\\nAssistant:``.
 
     The prompt is everything up to the last assistant turn, which must be the same on both sides; the fields ``chosen``
@@ -47,6 +43,8 @@ class HHRLHF(RowData):
         max_eval_examples: use at most that many test pairs.
     """
 
+    name = "hh_rlhf"
+
     def __init__(
         self,
         *,
@@ -60,34 +58,20 @@ class HHRLHF(RowData):
         max_eval_examples: int | None = None,
     ) -> None:
         super().__init__(
-            prompt="chosen", fields={"rejected": "rejected"}, chat=chat,
+            directory=directory, hub_id=hub_id, prompt="chosen", fields={"rejected": "rejected"}, chat=chat,
             max_prompt_tokens=max_prompt_tokens, max_examples=max_examples, max_eval_examples=max_eval_examples,
         )  # fmt: skip
         if unusable not in ("raise", "drop"):
             raise ValueError(f"unusable must be raise or drop, got {unusable!r}")
-        self.directory = directory
-        self.hub_id = hub_id
         self.subset = subset
         self.unusable = unusable
-
-    def rules(self, trainer: Trainer) -> Iterable[str]:
-        if self.directory is None and importlib.util.find_spec("datasets") is None:
-            yield f"{INSTALL}, or give a directory with train.jsonl and test.jsonl"
-        yield from super().rules(trainer)
-
-    def evaluation_names(self) -> Sequence[str]:
-        return ["hh_rlhf"]
-
-    def setup(self, codec: TextCodec) -> None:
-        self._train = {"hh_rlhf": self._load("train", codec, self.max_examples)}
-        self._evaluation = {"hh_rlhf": self._load("test", codec, self.max_eval_examples)}
 
     def preview(self) -> Mapping[str, Preview]:
         if self.directory is None:
             return {}
         file = self._file("train")
         rows = read_rows([file], self._check, PREVIEW_BYTES)
-        return {"hh_rlhf": self._preview([rows[index] for index in self._usable(rows, file)], name=file)}
+        return {self.name: self._preview([rows[index] for index in self._usable(rows, file)], name=file)}
 
     def example(self, row: Row) -> Example:
         """A pair as an example. Raises ValueError for one that is none."""

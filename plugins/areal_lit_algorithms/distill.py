@@ -4,22 +4,24 @@
 
 With q the student, p the teacher, y_t the token drawn after y_<t, r the ratio of q to the policy that drew it:
 
-    compare     D_t                                                                      gradient, expected over y_t
-    sampled     -r(y_t) (log p(y_t) - sg log q(y_t))                                     of KL(q, p)
-    top_k       divergence over the teacher's k likeliest tokens and the rest as one     its own, a lower bound's
-    vocabulary  divergence over the whole vocabulary                                     its own, exact
+    compare     D_t                                                                    gradient, expected over y_t
+    sampled     -r(y_t) (log p(y_t) - sg log q(y_t) - mean)                            of KL(q, p)
+    top_k       divergence over the teacher's k likeliest tokens and the rest as one   its own, of a lower bound
+    vocabulary  divergence over the whole vocabulary                                   its own, exact
 
 ``sampled`` is a policy gradient with the reward log p - sg log q of each token for itself: earlier tokens get no credit
-for later ones (MiniLLM's long-horizon term). On-policy its gradient per sample is that of (log q - log p)^2 / 2, k2;
-adding log q - log p itself to an RL loss (k1) would teach nothing, as its gradient has zero mean. The other two have no
-noise from the draw of y_t, so no ratio enters them; what they cannot correct is which prefixes stale tokens lead to.
+for later ones (MiniLLM's long-horizon term). Where teachers are sure of themselves nearly all rewards are far below 0,
+so their mean over the step is subtracted (``centred``): the same gradient in expectation, with much less noise. Its
+gradient is that of k2, (log q - log p)^2 / 2; adding log q - log p itself to an RL loss (k1) would teach nothing, as its
+gradient has zero mean. The other two have no noise from the draw of y_t, so no ratio enters them; what they cannot
+correct is which prefixes stale tokens lead to.
 
 Teacher and student are both taken at the sample's temperature, on loss tokens alone.
 
 | published | ours | why |
 |---|---|---|
 | GKD: any divergence, lambda of the data on-policy | all data on-policy | off-policy data is ``sft`` |
-| GKD samples no gradient through the draw | the same | |
+| no gradient through the draw of y_t (GKD) | the same | |
 | MiniLLM mixes the teacher into sampling | no | tokens come from the engine as it is |
 """
 
@@ -54,6 +56,7 @@ class Distill(GRPO):
         beta: the teacher's share of the mixture in jensen_shannon.
         compare: the ``sampled`` token, the teacher's ``top_k`` likeliest tokens, or the whole ``vocabulary``.
         top_k: how many tokens ``top_k`` compares one by one; all others count as one.
+        centred: subtract the step's mean from the rewards of sampled tokens.
         decoupled: clip around the proximal policy and correct for the behaviour policy by a weight.
         old: the policy in the ratio's denominator when not decoupled.
     """
@@ -67,6 +70,7 @@ class Distill(GRPO):
         beta: float = 0.5,
         compare: Literal["sampled", "top_k", "vocabulary"] = "sampled",
         top_k: int = 64,
+        centred: bool = True,
         decoupled: bool = False,
         old: Literal["proximal", "behaviour"] = "behaviour",
         **grpo: Any,
@@ -91,6 +95,16 @@ class Distill(GRPO):
         self.beta = beta
         self.compare = compare
         self.top_k = top_k
+        self.centred = centred
+
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        batch = super().prepare(batch)
+        if self.compare != "sampled":
+            return batch
+        old_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
+        reward_N = (batch["teacher"] - old_T)[batch["loss_mask"]].double()
+        is_centred = self.centred and reward_N.numel() > 0
+        return batch.with_scalars(teacher_baseline=float(reward_N.mean()) if is_centred else 0.0)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -113,6 +127,7 @@ class Distill(GRPO):
         if self.compare != "sampled":
             return self.rl_weight * rl_T, metrics
         reward_T = masked(batch["teacher"].to(logprob_T.dtype), batch["loss_mask"]) - logprob_T.detach()
+        reward_T = reward_T - batch.scalars["teacher_baseline"]
         return self.rl_weight * rl_T - self.distill_weight * ratio(logprob_T - old_T) * reward_T, metrics
 
     def policy_objective(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:

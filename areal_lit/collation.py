@@ -80,14 +80,35 @@ def turn_problem(trajectory: Trajectory) -> str:
     """Why the rewards of a trajectory's turns cannot be given to their turns, in words; empty if they can."""
     if not trajectory.turn_rewards:
         return ""
-    generated = trajectory.loss_mask.astype(bool)
-    turns = np.unique(np.zeros(int(generated.sum())) if trajectory.turn_ids is None else trajectory.turn_ids[generated])
-    if np.array_equal(turns, np.arange(len(trajectory.turn_rewards))):
+    turns = generated_turns(trajectory)
+    if len(turns) == len(trajectory.turn_rewards):
         return ""
     return (
-        f"has {len(trajectory.turn_rewards)} turn_rewards, but generated tokens in turns {turns.astype(int).tolist()}; "
-        "give one reward per turn, turns counted from 0, and leave out a turn in which nothing was generated"
+        f"has {len(trajectory.turn_rewards)} turn_rewards, but generated tokens in turns {turns}; give one reward per "
+        "turn in the order of their ids, and leave out a turn in which nothing was generated"
     )
+
+
+def generated_turns(trajectory: Trajectory) -> list[int]:
+    """Ids of the turns in which the policy chose tokens, in order."""
+    generated = trajectory.loss_mask.astype(bool)
+    if trajectory.turn_ids is None:
+        return [0] if generated.any() else []
+    turns: list[int] = np.unique(trajectory.turn_ids[generated]).tolist()
+    return turns
+
+
+def branch_problem(episode: Sequence[Trajectory]) -> str:
+    """Why an episode's trajectories cannot go on from each other as they say, in words; empty if they can."""
+    known: set[int] = set()
+    for trajectory in episode:
+        if trajectory.parent_turn >= 0 and trajectory.parent_turn not in known:
+            return (
+                f"goes on from turn {trajectory.parent_turn}, but earlier trajectories of the episode have generated "
+                f"turns {sorted(known)}; give every turn of the episode an id of its own, parents first"
+            )
+        known.update(generated_turns(trajectory))
+    return ""
 
 
 def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]) -> dict[str, Column]:
@@ -123,6 +144,7 @@ def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]
         "sample": np.array([t.sample for t in trajectories], dtype=np.int64),
         "reward": np.where(scored, reward, 0.0).astype(np.float32),
         "scored": scored,
+        "parent_turn": np.array([t.parent_turn for t in trajectories], dtype=np.int64),
         "truncated": np.array([t.stop_reason == "length" for t in trajectories], dtype=bool),
         "temperature": np.array([t.temperature for t in trajectories], dtype=np.float32),
         "source": _sources(trajectories, source_names),
@@ -192,9 +214,9 @@ def _turn_rewards(
             continue
         if t.turn_rewards:
             tokens = start + np.flatnonzero(loss_mask[start:end])
-            ids, from_end = np.unique(turn[tokens][::-1], return_index=True)
+            from_end = np.unique(turn[tokens][::-1], return_index=True)[1]
             last = tokens[::-1][from_end]
-            reward[last], scored[last] = np.asarray(t.turn_rewards, dtype=np.float32)[ids], True
+            reward[last], scored[last] = t.turn_rewards, True
         for step in t.step_scores:
             reward[start + step.last_token] += step.value
             scored[start + step.last_token] = True

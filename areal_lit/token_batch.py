@@ -41,6 +41,7 @@ CORE_COLUMNS: Mapping[str, Dim] = {
     "sample": "S",  # int64 index within the group
     "reward": "S",  # raw reward; 0 where unscored (and then loss_mask is False)
     "scored": "S",  # bool
+    "parent_turn": "S",  # int64 turn, of the same group and sample, that the segment goes on from; -1: the prompt
     "truncated": "S",  # bool, from the stop reason
     "temperature": "S",
     "final_value": "S",  # critic's value after the last token

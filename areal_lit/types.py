@@ -170,9 +170,12 @@ class Trajectory:
         reward: None until scored. ``unscored`` says why a reward could not be had.
         reward_parts: the components a composite reward reports.
         sample: index within its group.
-        turn_ids: turn of each token, -1 outside turns, [n]; None for a single turn.
-        turn_rewards: reward of each turn by its id, beside ``reward``, when a workflow or a reward has them; as many as
-            there are turns, each of which then needs a generated token.
+        turn_ids: turn of each token, -1 outside turns, [n]; None for a single turn. In all trajectories of an episode
+            equal ids are the same turn.
+        turn_rewards: reward of each turn in the order of their ids, beside ``reward``, when a workflow has them; as
+            many as there are turns, each of which then needs a generated token.
+        parent_turn: where a conversation branches, the turn of an earlier trajectory of the episode that this one goes
+            on from, with turn ids of its own; -1: it begins with the prompt.
         step_scores: of the steps within turns, beside ``reward`` and ``turn_rewards``, when a reward has them; those of
             one token are summed.
         atom: trajectories of one group with equal values >= 0 are never split (pairs); -1: on its own.
@@ -195,6 +198,7 @@ class Trajectory:
     sample: int = 0
     turn_ids: IntArray | None = None
     turn_rewards: tuple[float, ...] = ()
+    parent_turn: int = -1
     step_scores: tuple[StepScore, ...] = ()
     atom: int = -1
     columns: Mapping[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from areal_lit.collation import turn_problem
+from areal_lit.collation import branch_problem, turn_problem
 from areal_lit.rollout.episodes import GroupPlan, RolloutEpisode
 from areal_lit.rollout.limits import PromptTooLong, token_problem
 from areal_lit.rollout.settings import Rollout
@@ -155,6 +155,8 @@ def _checked(plan: GroupPlan, sample: int, result: Any) -> list[Trajectory]:
             raise ValueError(f"workflow {name} returned a trajectory that {problem}")
         if trajectory.sample != sample:
             trajectories[i] = replace(trajectory, sample=sample)
+    if problem := branch_problem(trajectories):
+        raise ValueError(f"workflow {name} returned a trajectory that {problem}")
     return trajectories
 
 

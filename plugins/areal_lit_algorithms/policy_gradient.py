@@ -73,7 +73,7 @@ class PolicyGradient(Algorithm):
         reward_norm: what is subtracted from rewards, and what divides them. Rewards of turns are compared with those of
             all turns of the group.
         advantage_norm: the same for advantages, each loss token with a vote; null for none.
-        turn_discount: what a later turn's reward counts for the turn before it.
+        turn_discount: what a later turn's reward counts for the turn before it, along the tree of a conversation.
         decoupled: clip around the proximal policy and correct for the behaviour policy by a weight.
         old: the policy in the ratio's denominator when not decoupled.
         proximal: where the policy at the start of the step comes from. ``recompute``: one forward pass then.

@@ -67,6 +67,7 @@ def test_pack_lays_out_tokens_segments_and_groups() -> None:
         "sample": [0, 1, 0],
         "reward": [2.0, 1.0, 1.0],
         "scored": [True, True, True],
+        "parent_turn": [-1, -1, -1],
         "truncated": [True, False, False],
         "temperature": [0.5, 1.0, 1.0],
         "source": [1, 1, 0],

@@ -6,9 +6,12 @@ outside the loss mask use no step. Inside everything is float64.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
+
+from areal_lit_algorithms.pieces.branches import Ways, depths, ways_on
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,17 +156,43 @@ def gae(
 def reward_to_go(batch: TokenBatch, reward_T: Tensor, *, gamma: float = 1.0, turn_discount: float = 1.0) -> Tensor:
     """What is still to come from each loss token on, 0 outside the loss mask; float64 [T].
 
-    That is ``gae`` without values, with lambda 1.
+    That is ``gae`` without values, with lambda 1, and along the tree of a conversation: a turn is followed by the mean
+    of all that it goes on in, the rest of its own sequence and every sequence whose ``parent_turn`` it is. The mean, so
+    that a turn trained once gets what its copies get on average where every branch is a sequence with a copy.
 
     Args:
         gamma: discount per loss token.
-        turn_discount: discount per turn, in the order in which turns follow each other in the sequence.
+        turn_discount: discount per turn, in the order in which turns follow each other in the conversation.
     """
     steps = Steps.of(batch, "token")
     turn_N = batch["turn"][steps.first_N]
     turns_N = (turn_N.roll(-1) != turn_N).double()  # 1 where the next token is another turn's
     factor_N = gamma * (1 + (turn_discount - 1) * turns_N)
-    return steps.to_tokens(to_go(reward_T[steps.token_M], factor_N, steps.segment_N), batch.num_tokens)
+    reward_N, ways = reward_T[steps.token_M].double(), ways_on(batch, steps.token_M)
+    if not ways:
+        return steps.to_tokens(to_go(reward_N, factor_N, steps.segment_N), batch.num_tokens)
+    depth_N = steps.segment_N.new_tensor(depths(ways, steps.segment_N, batch.num_segments))[steps.segment_N]
+    return_N = _along_tree(reward_N, factor_N, gamma * turn_discount, steps, ways, depth_N)
+    return steps.to_tokens(return_N, batch.num_tokens)
+
+
+def _along_tree(
+    x_N: Tensor, factor_N: Tensor, branch_factor: float, steps: Steps, ways: Ways, depth_N: Tensor
+) -> Tensor:
+    """``to_go`` from the leaves to the root, sequences of equal depth at once; float64 [N]."""
+    num_ways_N = (~steps.is_last_N).double()
+    rows_at = defaultdict(list)
+    for row, firsts in ways.items():
+        num_ways_N[row] += len(firsts)
+        rows_at[int(depth_N[row])].append(row)
+    num_ways_N.clamp_(min=1)
+    factor_N, x_N, result_N = factor_N / num_ways_N, x_N.clone(), x_N.clone()
+    for depth in reversed(range(int(depth_N.max()) + 1)):
+        for row in rows_at[depth]:
+            x_N[row] += branch_factor / num_ways_N[row] * result_N[ways[row]].sum()
+        here = (depth_N == depth).nonzero()[:, 0]
+        result_N[here] = to_go(x_N[here], factor_N[here], steps.segment_N[here])
+    return result_N
 
 
 def at_last_token(x_S: Tensor, batch: TokenBatch) -> Tensor:

@@ -154,9 +154,9 @@ def token_rewards(paper: SimpleNamespace, samples: Sequence[Sample]) -> list[lis
     for sample, rewards, worth in zip(samples, result, worths, strict=True):
         rewards[-1] += paper.outcome_weight * worth
         if paper.kl_weight and paper.kl_in == "reward":
-            is_recomputed = paper.decoupled or paper.old == "proximal"
+            is_recomputed = (paper.decoupled or paper.old == "proximal") and paper.proximal in ("recompute", "compare")
             for i, token in enumerate(sample.tokens):
-                policy = token.proximal if is_recomputed and paper.proximal == "recompute" else token.behaviour
+                policy = token.proximal if is_recomputed else token.behaviour
                 rewards[i] -= paper.kl_weight * reference.divergence(policy - token.reference, paper.kl_estimator)[0]
     return result
 

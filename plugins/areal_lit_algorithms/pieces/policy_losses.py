@@ -74,7 +74,9 @@ def soft_gate(
     """
     ratio_T = ratio(log_ratio_T)
     tau_T = ratio_T.new_full((), tau_pos).where(advantage_T > 0, tau_neg)
-    gate_T = (tau_T * (ratio_T - 1)).sigmoid()
+    x_T = tau_T * (ratio_T - 1)
+    # of the smaller tail, so that 1 - gate keeps its digits far from the old policy
+    gate_T = (1 - (-x_T).sigmoid()).where(x_T > 0, x_T.sigmoid())
     slope_T = (4 * gate_T * (1 - gate_T)).detach()
     return -advantage_T * 4 / tau_T * gate_T, (masked_metric("gate_slope", slope_T, mask_T),)
 

@@ -1,4 +1,4 @@
-"""KPop: leave out tokens by a divergence instead of a ratio.
+"""KPop: leave out tokens by a divergence instead of a ratio (Guo et al., Ant Group, 2026; ringtech.notion.site/kpop).
 
     b = the larger of KL(Bernoulli(p) || Bernoulli(q)) and KL(Bernoulli(q) || Bernoulli(p))
     loss = [b <= upper] k max(-A rho, -A clip(rho)),     k = p / q, p proximal and q behaviour probability of the token
@@ -8,7 +8,7 @@ What is left out stays in denominators. Advantages and clip are GRPO's.
 
 | published | ours | why |
 |---|---|---|
-| upper 2 | 2 | |
+| upper (phi) 2 in the example that its authors gave AReaL | 2 | as there; prime-rl takes 0.1, which is far stricter |
 """
 
 from __future__ import annotations

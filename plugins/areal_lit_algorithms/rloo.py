@@ -9,7 +9,7 @@ has nothing to be compared with: advantage 0.
 | published | ours | why |
 |---|---|---|
 | REINFORCE, sequences as single actions | ``clipped`` false, ``aggregation`` sequence_sum | |
-| KL in the reward, 0.1 | ``kl_weight`` 0 | a verifiable reward needs no anchor |
+| KL in the reward | ``kl_weight`` 0 | a verifiable reward needs no anchor |
 | on-policy | ``decoupled`` true | see ``policy_gradient`` |
 """
 

@@ -15,7 +15,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "tests/golden/README.md": "golden_numbers.md",
+}
 """Files of the repository that are pages, and their names on the site."""
 PLACES = {**PAGES, "areal_lit/contracts": "contracts.md"}
 """What else has a page."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
 from algorithm_batches import make_batch, put
 
+from areal_lit.token_batch import TokenOutputs, weighted_sum
 from areal_lit.types import Metric
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.pieces.kl import estimate, kl_loss, kl_reward
@@ -37,17 +39,79 @@ def divergence(*, is_reverse: bool) -> tuple[float, torch.Tensor]:
     return value.item(), torch.autograd.grad(value, logits)[0]
 
 
-@pytest.mark.parametrize("behaviour", [torch.log_softmax(LOGITS, 0), BEHAVIOUR], ids=["on-policy", "off-policy"])
-@pytest.mark.parametrize(("estimator", "is_reverse"), [("k2", True), ("k3+", True), ("k3", False)])
-def test_gradients_are_those_of_the_divergence(estimator: Any, is_reverse: bool, behaviour: torch.Tensor) -> None:
-    _, gradient = expected_term(estimator, behaviour)
-    assert torch.allclose(gradient, divergence(is_reverse=is_reverse)[1])
+POLICIES = pytest.mark.parametrize(
+    "behaviour", [torch.log_softmax(LOGITS, 0), BEHAVIOUR], ids=["on-policy", "off-policy"]
+)
 
 
+@POLICIES
 @pytest.mark.parametrize("estimator", ["k3", "k3+"])
-def test_k3_has_the_reverse_divergence_as_its_value(estimator: Any) -> None:
-    value, _ = expected_term(estimator, BEHAVIOUR)
+def test_k3_has_the_reverse_divergence_as_its_value(estimator: Any, behaviour: torch.Tensor) -> None:
+    value, _ = expected_term(estimator, behaviour)
     assert value == pytest.approx(divergence(is_reverse=True)[0])
+
+
+@POLICIES
+def test_k2_has_half_the_mean_square_as_its_value_which_is_the_divergence_of_near_policies(
+    behaviour: torch.Tensor,
+) -> None:
+    x = torch.log_softmax(LOGITS, 0) - REFERENCE
+    value, _ = expected_term("k2", behaviour)
+    assert value == pytest.approx((torch.log_softmax(LOGITS, 0).exp() * x * x / 2).sum().item())
+    near = torch.log_softmax(REFERENCE + 1e-3 * LOGITS, 0)
+    means = [(near.exp() * estimate(near - REFERENCE, estimator)).sum().item() for estimator in ("k1", "k2")]
+    assert means[1] == pytest.approx(means[0], rel=1e-3)
+
+
+def mean_square() -> torch.Tensor:
+    """The gradient of k2's expectation under the policy itself."""
+    logits = LOGITS.clone().requires_grad_()
+    logprob = torch.log_softmax(logits, 0)
+    return torch.autograd.grad((logprob.exp() * (logprob - REFERENCE).square() / 2).sum(), logits)[0]
+
+
+REVERSE, FORWARD = (divergence(is_reverse=is_reverse)[1] for is_reverse in (True, False))
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    ("place", "estimator", "expected"),
+    [
+        ("loss", "k2", REVERSE),
+        ("loss", "k3+", REVERSE),
+        ("loss", "k3", FORWARD),
+        ("reward", "k1", REVERSE),
+        ("reward", "k2", mean_square() - REVERSE),
+        ("reward", "k3", REVERSE - FORWARD),
+    ],
+)
+def test_what_a_whole_algorithm_descends_on(
+    place: Any, estimator: Any, expected: torch.Tensor, behaviour: torch.Tensor
+) -> None:
+    """Without rewards, summed over all outcomes by the behaviour's probabilities, where the step starts.
+
+    In the reward, only k1 gives the gradient of what it estimates: E[k grad log pi] leaves out how k itself changes.
+    """
+    algorithm = GRPO(
+        kl_weight=1.0, kl_in=place, kl_estimator=estimator, rejection=None,
+        reward_norm=Normaliser(mean_level="none", std_level="none"),
+    )  # fmt: skip
+    batch = make_batch(algorithm, range(4), [0.0] * 4, [[1]] * 4)
+    columns = {"logprob": behaviour, "proximal": torch.log_softmax(LOGITS, 0), "reference": REFERENCE}
+    for name, column in columns.items():
+        batch = put(batch, name, column[:, None].tolist())
+    batch = put(algorithm.weigh(algorithm.prepare(batch)), "token_weight", behaviour.exp()[:, None].tolist())
+    logits = LOGITS.clone().requires_grad_()
+    logprob_T = torch.stack([torch.zeros_like(logits), torch.log_softmax(logits, 0)], 1).flatten()
+    total = weighted_sum(algorithm.objectives()["policy"](TokenOutputs(logprob_T=logprob_T), batch), batch)
+    assert torch.allclose(torch.autograd.grad(total, logits)[0], expected, atol=1e-7)
+
+
+def test_the_ratio_of_a_loss_term_is_bounded() -> None:
+    behaviour = torch.tensor([-9.0, -0.1], dtype=torch.float64)
+    logprob = torch.tensor([-1.0, -0.3], dtype=torch.float64)
+    terms = kl_loss(logprob, logprob - 1.0, behaviour, torch.ones(2, dtype=torch.bool), "k2")
+    assert terms.tolist() == pytest.approx([10 / 2, math.exp(-0.2) / 2])
 
 
 def test_masked_values_reach_no_exponential() -> None:
@@ -74,20 +138,9 @@ def test_unbiased_estimators_in_the_reward_have_the_divergence_as_expectation(es
     assert value == pytest.approx(divergence(is_reverse=True)[0])
 
 
-def test_k1_in_the_reward_gives_the_policy_the_gradient_of_the_divergence() -> None:
-    """By REINFORCE: E[k1 grad log pi] is the reverse KL's gradient."""
-    logits = LOGITS.clone().requires_grad_()
-    logprob = torch.log_softmax(logits, 0)
-    penalty = kl_reward(logprob, REFERENCE, EVERY_TOKEN, "k1")
-    (gradient,) = torch.autograd.grad((logprob.detach().exp() * penalty * logprob).sum(), logits)
-    assert torch.allclose(gradient, divergence(is_reverse=True)[1])
-
-
-def test_k1_in_the_loss_would_have_no_gradient() -> None:
-    logits = LOGITS.clone().requires_grad_()
-    logprob = torch.log_softmax(logits, 0)
-    term = (logprob.detach().exp() * estimate(logprob - REFERENCE, "k1")).sum()
-    assert torch.autograd.grad(term, logits)[0].tolist() == pytest.approx([0.0] * 4, abs=1e-12)
+@POLICIES
+def test_k1_in_the_loss_would_have_no_gradient(behaviour: torch.Tensor) -> None:
+    assert expected_term("k1", behaviour)[1].tolist() == pytest.approx([0.0] * 4, abs=1e-12)
 
 
 def test_a_divergence_in_the_reward_is_what_is_still_to_come() -> None:

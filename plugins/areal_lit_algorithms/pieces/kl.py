@@ -3,6 +3,7 @@
 Shapes: T packed tokens. With x = logprob - reference on tokens of the current policy, k1 = x, k2 = x^2 / 2 and
 k3 = exp(-x) - 1 + x estimate the reverse KL. As loss terms their gradients matter: k2's is that of the reverse KL in
 expectation, k3's that of the forward KL; ``k3+`` has k3's value and k2's gradient. k1's has zero mean on-policy.
+In the reward it is the other way round: k1 gives the policy the gradient of the reverse KL, k2 and k3 do not.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def warm_up_named(configs: Sequence[str], flags: Sequence[str]) -> AbstractConte
     try:
         said: list[tuple[tuple[str, ...], Any]] = [((), table) for config in configs for table in layers(config)]
         said += [(keys, parse_value(text)) for keys, text in read_flags(flags)]
-        named = dict(_named(said))
+        named = _last_named(said)
         plugins = Plugins.discover()
         classes = {keys: (keys[-1], plugins.dotted(keys[-1], name)) for keys, name in named.items()}
         launcher = plugins.load("launcher", named["launcher",])
@@ -51,11 +51,24 @@ def _modules(classes: Iterable[tuple[str, str]]) -> list[str]:
     return ["areal_lit.worker", *sorted(used)]
 
 
-def _named(said: Iterable[tuple[tuple[str, ...], Any]]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Components named anywhere, by the keys that lead there; of two for one place the later comes last."""
+def _last_named(said: Iterable[tuple[tuple[str, ...], Any]]) -> dict[tuple[str, ...], str]:
+    """Components by the keys that lead there: of two for one place the later, and none where null came later."""
+    named: dict[tuple[str, ...], str] = {}
+    for place, name in _named(said):
+        if name is None:
+            named = {keys: other for keys, other in named.items() if keys[: len(place)] != place}
+        else:
+            named[place] = name
+    return named
+
+
+def _named(said: Iterable[tuple[tuple[str, ...], Any]]) -> Iterator[tuple[tuple[str, ...], str | None]]:
+    """Components named anywhere and what null takes away, by the keys that lead there, in order."""
     for keys, value in said:
         place = keys[:-1] if keys[-1:] == ("class_path",) else keys
         if isinstance(value, Mapping):
             yield from _named(((*keys, str(key)), item) for key, item in value.items())
         elif isinstance(value, str) and place and place[-1] in KINDS:
             yield place, value
+        elif value is None and place:
+            yield place, None

@@ -46,6 +46,15 @@ def test_names_in_the_text_are_those_of_the_trainer(recipe):
     assert "areal_lit_single.strategy:Single" in early
 
 
+def test_what_null_takes_away_is_not_heard(tmp_path: Path):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("transport: file\nreference: {strategy: single, optimizer: adamw}\npolicy: {strategy: single}\n")
+    second.write_text("base: first.yaml\nreference: null\n")
+    with warm_up_named([str(second)], [*LISTENER, "--transport", "null"]):
+        pass
+    assert heard == [["areal_lit.worker", "areal_lit_single.strategy:Single"]]
+
+
 def test_the_later_of_two_names_counts(tmp_path: Path):
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("launcher: local\nalgorithm: grpo\npolicy: {strategy: single, optimizer: adamw}\n")

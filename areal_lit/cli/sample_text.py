@@ -31,7 +31,8 @@ def number(value: float | None) -> str:
 
 def headline(head: Head) -> str:
     """Everything but the texts, on one line."""
-    parts = [f"step {head.step}", f"{head.source or 'prompt'} {head.prompt_id} sample {head.sample}"]
+    column = f" ({head.column})" if head.column else ""
+    parts = [f"step {head.step}", f"{head.source or 'prompt'} {head.prompt_id} sample {head.sample}{column}"]
     parts += [f"reward {number(head.reward)}", f"{head.num_generated} tokens", f"stop: {head.stop_reason or '?'}"]
     if head.versions:
         first, last = head.versions[0], head.versions[-1]

@@ -12,7 +12,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         ids: of the model's vocabulary.
-        logprobs: behaviour log-probs; null where not finite.
+        logprobs: behaviour log-probs; null where not finite, and of what no model drew.
         versions: runs of equal ones, ``[version, how many]``.
     """
 
@@ -38,6 +38,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
     num_tokens: int = 0
     num_generated: int = 0
+    column: str = ""
+    """Of its row, that the completion stands in; empty where a model wrote it."""
 
     @property
     def staleness(self) -> int | None:

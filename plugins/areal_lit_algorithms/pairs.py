@@ -80,8 +80,8 @@ class PairAlgorithm(Algorithm):
         for sample, (completion, sign) in enumerate(((chosen, 1.0), (rejected, -1.0))):
             ids, mask = completed(prompt, completion, codec)
             side = as_trajectory(
-                prompt, ids, mask, max_length=self.max_length, too_long=self.too_long, sample=sample, atom=0,
-                columns={"sign": sign},
+                prompt, ids, mask, max_length=self.max_length, too_long=self.too_long, text=completion, sample=sample,
+                atom=0, columns={"sign": sign},
             )  # fmt: skip
             if side is None:
                 return []

@@ -63,11 +63,15 @@ def as_trajectory(
     *,
     max_length: int | None,
     too_long: TooLong,
+    text: str = "",
     sample: int = 0,
     atom: int = -1,
     columns: Mapping[str, Any] | None = None,
 ) -> Trajectory | None:
     """The sequence; None if it is dropped, or truncated before its first trained token.
+
+    Args:
+        text: of the completion, for people.
 
     Raises ValueError for one longer than ``max_length`` where ``too_long`` says so.
     """
@@ -88,6 +92,7 @@ def as_trajectory(
         logprobs=np.zeros(len(ids), dtype=np.float32),
         versions=np.full(len(ids), -1, dtype=np.int64),
         prompt=prompt,
+        text=text,
         stop_reason="length" if is_long else "stop",
         sample=sample,
         atom=atom,

@@ -73,7 +73,8 @@ class SFT(Algorithm):
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
         """The row's sequence; empty if it is dropped, or truncated before its first trained token."""
         ids, mask = self._tokens(prompt, codec)
-        made = as_trajectory(prompt, ids, mask, max_length=self.max_length, too_long=self.too_long)
+        text = str(prompt.fields.get(self.completion_field) or "")
+        made = as_trajectory(prompt, ids, mask, max_length=self.max_length, too_long=self.too_long, text=text)
         return [] if made is None else [made]
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:

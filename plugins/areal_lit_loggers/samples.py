@@ -117,6 +117,7 @@ class Samples(RunLogger):
             stop_reason=trajectory.stop_reason,
             num_tokens=len(trajectory.token_ids),
             num_generated=trajectory.num_generated,
+            column="" if versions.size else _column(trajectory),
             tokens=self._tokens(trajectory) if completion == trajectory.text else None,
         )
 
@@ -125,10 +126,12 @@ class Samples(RunLogger):
         drawn = trajectory.loss_mask
         if not 0 < trajectory.num_generated <= self.max_tokens:
             return None
+        versions = trajectory.versions[drawn].tolist()
+        logprobs = zip(trajectory.logprobs[drawn].tolist(), versions, strict=True)
         return Tokens(
             ids=trajectory.token_ids[drawn].tolist(),
-            logprobs=[round(logprob, 3) for logprob in trajectory.logprobs[drawn].tolist()],
-            versions=[(version, len(list(run))) for version, run in groupby(trajectory.versions[drawn].tolist())],
+            logprobs=[round(logprob, 3) if version >= 0 else None for logprob, version in logprobs],
+            versions=[(version, len(list(run))) for version, run in groupby(versions)],
         )
 
     def _messages(self, prompt: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -141,6 +144,12 @@ class Samples(RunLogger):
             return text
         half = self.max_characters // 2
         return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[len(text) - half :]}"
+
+
+def _column(trajectory: Trajectory) -> str:
+    """The field of its row that holds its text; empty if none does."""
+    fields = trajectory.prompt.fields.items()
+    return _shown(next((name for name, value in fields if isinstance(value, str) and value == trajectory.text), ""))
 
 
 def _shown(text: str) -> str:

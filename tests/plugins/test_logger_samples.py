@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
-from areal_lit.run_records import SampleIndex
+from areal_lit.cli.sample_text import headline
+from areal_lit.run_records import Sample, SampleIndex
 from areal_lit.testing import check_logger
 from areal_lit.testing.filter import make_group
+from areal_lit.testing.tiny import tiny_spec
+from areal_lit.text import TextCodec
+from areal_lit.types import Example, Group, Prompt
+from areal_lit_algorithms.dpo import DPO
 from areal_lit_loggers.samples import Samples
 
 
@@ -51,9 +57,24 @@ def test_a_record_says_what_happened(tmp_path):
             "stop_reason": "length",
             "num_tokens": 4,
             "num_generated": 3,
+            "column": "",
             "tokens": {"ids": [1, 2, 3], "logprobs": [-1.0, -1.0, -1.0], "versions": [[3, 2], [4, 1]]},
         }
     ]
+
+
+def test_of_a_pair_from_data_each_side_is_named_and_no_logprob_is_made_up(tmp_path):
+    fields = {"chosen": "2", "rejected": "3", "weight": 1.0}
+    prompt = Prompt(prompt_id=4, source="pairs", row=4, epoch=0, example=Example(prompt="1+1=", fields=fields))
+    codec = TextCodec(tiny_spec(tmp_path))
+    sides = DPO().encode(prompt, codec)
+    logger = started(tmp_path)
+    logger.samples(1, [Group(prompt=prompt, trajectories=tuple(sides))])
+    logger.close("finished")
+    kept = records(tmp_path)
+    assert [(each["completion"], each["column"]) for each in kept] == [("2", "chosen"), ("3", "rejected")]
+    assert {logprob for each in kept for logprob in each["tokens"]["logprobs"]} == {None}
+    assert ", pairs 4 sample 1 (rejected), " in headline(msgspec.json.decode(json.dumps(kept[1]), type=Sample))
 
 
 def test_the_best_and_the_worst_come_first(tmp_path):

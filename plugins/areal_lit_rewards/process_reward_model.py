@@ -19,7 +19,7 @@ class ProcessRewardModel(RewardModel):
 
     Args:
         model: the ``hf`` directory of a reward model's checkpoint.
-        delimiter: ends a step and belongs to it.
+        delimiter: regular expression of what ends a step and belongs to it; ``(?<=.)`` makes every character a step.
         total: the completion's own reward from the scores of its steps: mean, sum, min or last.
         device: ``cpu``, ``cuda``, or ``auto``: cuda where there is one.
         max_tokens_per_microbatch: tokens that the model reads at once.

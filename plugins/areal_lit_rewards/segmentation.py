@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -55,20 +56,24 @@ def steps_of(trajectory: Trajectory, codec: TextCodec, delimiter: str) -> tuple[
 def step_ends(text: str, delimiter: str) -> list[int]:
     """Characters up to the end of each step, in order; there is at least one, and the last ends the text."""
     ends: list[int] = []
-    end = 0
-    for piece in text.split(delimiter):
-        end = min(end + len(piece) + len(delimiter), len(text))
-        if piece.strip():
+    start = 0
+    for stop, end in [*(match.span() for match in re.finditer(delimiter, text)), (len(text), len(text))]:
+        if text[start:stop].strip():
             ends.append(end)
         elif ends:
             ends[-1] = end
+        start = end
     return ends or [len(text)]
 
 
 def check_steps(delimiter: str, total: Total) -> None:
-    """Raise ValueError for a delimiter that separates nothing, or an unknown total."""
+    """Raise ValueError for a delimiter that is no regular expression, or an unknown total."""
+    try:
+        re.compile(delimiter)
+    except re.error as error:
+        raise ValueError(f"delimiter is not a regular expression ({error}), got {delimiter!r}") from error
     if not delimiter:
-        raise ValueError("delimiter must be a text that ends a step, such as a line break, got ''")
+        raise ValueError("delimiter must match what ends a step, such as a line break, got ''")
     if total not in TOTALS:
         raise ValueError(f"total must be one of {', '.join(TOTALS)}, got {total!r}")
 

@@ -21,7 +21,7 @@ class Steps(Reward):
 
     Args:
         step: the reward of a step.
-        delimiter: ends a step and belongs to it.
+        delimiter: regular expression of what ends a step and belongs to it; ``(?<=.)`` makes every character a step.
         reads: the ``step`` alone, or the ``prefix`` of the completion that ends with it.
         total: the completion's own reward from the scores of its steps: mean, sum, min or last.
     """

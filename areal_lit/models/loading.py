@@ -6,6 +6,7 @@ transformers and torch are imported inside the functions: the controller needs t
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ LATE_IMPORTS = (
     "transformers.models.auto.modeling_auto", "transformers.modeling_layers", "transformers.generation.utils",
 )  # fmt: skip
 """What the functions below import, for the ``preload`` of components that call them."""
+
+_LOADING = threading.Lock()
+"""transformers loads through what all threads share: a default dtype, patched initialisers, the random state."""
 
 SCALAR_HEAD_FILE = "scalar_head.safetensors"
 """Beside an exported model: ``weight`` and ``bias`` of its value or score head, float32."""
@@ -113,12 +117,17 @@ def load_config(spec: ModelSpec) -> Any:
 
 
 def load_causal_lm(spec: ModelSpec, *, dtype: str | None = None, attn_implementation: str | None = None) -> Any:
-    """A causal language model in eval mode on the CPU.
+    """A causal language model in eval mode on the CPU. Threads that load at once take turns.
 
     Args:
         dtype: ``float32`` or ``bfloat16``; the spec's by default.
         attn_implementation: a name registered with transformers; its own default otherwise.
     """
+    with _LOADING:
+        return _loaded(spec, dtype, attn_implementation)
+
+
+def _loaded(spec: ModelSpec, dtype: str | None, attn_implementation: str | None) -> Any:
     import torch
     import transformers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -125,3 +126,11 @@ def test_the_template_drops_earlier_thinking_so_it_is_not_append_only(tmp_path: 
     assert "hm" in first
     assert "hm" not in second
     assert codec.tokenizer.decode(plain.encode_messages(asked)).endswith("<|assistant|><think>\n\n</think>\n\n")
+
+
+def test_threads_that_load_models_at_once_get_whole_ones() -> None:
+    spec = ModelSpec(path="package:areal_lit_recipes/quickstart_model")
+    with ThreadPoolExecutor(8) as pool:
+        loaded = list(pool.map(lambda _: load_causal_lm(spec), range(16)))
+    first, *others = [torch.cat([p.flatten() for p in model.parameters()]) for model in loaded]
+    assert all(torch.equal(first, other) for other in others)

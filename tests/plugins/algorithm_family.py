@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from algorithm_papers import OVERLONG
+from published_settings import OVERLONG
 
 from areal_lit_algorithms.cispo import CISPO
 from areal_lit_algorithms.dapo import DAPO

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from algorithm_papers import OVERLONG
+from published_settings import OVERLONG
 from torch import Tensor
 
 from areal_lit.token_batch import Loss, TokenBatch, TokenOutputs

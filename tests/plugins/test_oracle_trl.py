@@ -8,9 +8,9 @@ import golden_file
 import numpy as np
 import pytest
 import torch
-from algorithm_papers import OVERLONG
 from oracle_batches import assert_number, assert_step, assert_tokens, packed, take_step, to_packed, to_padded
 from oracle_pairs import OfflineStep, take_offline_step, take_pair_step
+from published_settings import OVERLONG
 from ragged_cases import MAX_LENGTH, Case, cases
 
 from areal_lit_algorithms.cispo import CISPO

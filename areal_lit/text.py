@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, cast
 
 from areal_lit.models import load_tokenizer
@@ -58,13 +59,24 @@ class TextCodec:
         Returns:
             Indices into ``token_ids``, one per end.
         """
-        text = self.decode(token_ids)
-        return _array(
-            [
-                bisect_left(range(len(token_ids)), True, key=lambda i: self.decode(token_ids[: i + 1]).startswith(head))
-                for head in (text[:end] for end in ends)
-            ]
-        )
+        text, n = self.decode(token_ids), len(token_ids)
+
+        def is_there(token: int, end: int) -> bool:
+            return token >= 0 and self.decode(token_ids[: token + 1]).startswith(text[:end])
+
+        # right where tokens are whole characters, so that hardly any prefix is decoded; looked for where not
+        sizes = [0, *accumulate(len(self.decode(token_ids[i : i + 1])) for i in range(n))]
+        found: list[int] = []
+        token, known = -1, 0
+        for end in ends:
+            guess = bisect_left(sizes, sizes[token + 1] + end - known) - 1
+            if is_there(guess, end) and not is_there(guess - 1, end):
+                token = guess
+            else:
+                token = bisect_left(range(n), True, key=partial(is_there, end=end))
+            known = end
+            found.append(token)
+        return _array(found)
 
     def encode_messages(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> IntArray:
         """Chat messages through the model's template. Raises ValueError for a tokenizer without one."""

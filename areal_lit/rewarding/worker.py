@@ -98,9 +98,9 @@ def judge(score: object) -> Outcome:
         return Outcome(kind="invalid", reason=reason)
     if not math.isfinite(value) or not all(map(math.isfinite, parts.values())):
         return Outcome(kind="invalid", reason=f"returned {value} with parts {parts}; rewards must be finite")
-    largest = max([value, *(step.value for step in steps)], key=abs)
-    if not abs(largest) <= LARGEST_REWARD:
-        return Outcome(kind="invalid", reason=f"returned {largest}; rewards must be within ±{LARGEST_REWARD:g}")
+    for number in (value, *(step.value for step in steps)):
+        if not abs(number) <= LARGEST_REWARD:
+            return Outcome(kind="invalid", reason=f"returned {number}; rewards must be within ±{LARGEST_REWARD:g}")
     return Outcome(value=value, parts=parts, metrics=metrics, steps=steps)
 
 

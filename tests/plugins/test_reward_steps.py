@@ -18,7 +18,7 @@ from areal_lit.batching import pack
 from areal_lit.contracts import GroupReward, Reward
 from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding, Scorer
-from areal_lit.rewarding.worker import call
+from areal_lit.rewarding.worker import call, judge
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
@@ -186,6 +186,14 @@ def test_a_step_that_ends_where_nothing_was_chosen_leaves_its_completion_unscore
         (outcome,) = call(Misplaced(), [replace(talk(codec, "on A"), text=text)])
         assert outcome.kind == ("invalid" if where else "")
         assert where in outcome.reason
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e19])
+def test_a_score_that_cannot_be_trained_on_leaves_its_completion_unscored(value: float) -> None:
+    outcome = judge(Scored(value=1.0, steps=(StepScore(last_token=0, value=0.5), StepScore(last_token=1, value=value))))
+    assert (outcome.kind, outcome.steps) == ("invalid", ())
+    assert "rewards must be within" in outcome.reason
+    assert judge(Scored(value=1.0, steps=(0.5,))).kind == "invalid"  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

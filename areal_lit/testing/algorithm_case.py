@@ -15,7 +15,7 @@ from torch import Tensor
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel, visible
-from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.token_batch import CORE_COLUMNS, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Group, Metric, merge_metrics
 from areal_lit.worker import ON_RANKS
 
@@ -27,6 +27,8 @@ COLUMNS_OF_NEED: Mapping[str, tuple[str, ...]] = {
     "values": ("value", "final_value"),
 }
 _GARBAGE = (1e3, -1e3, float("nan"))
+_WHOLE_GARBAGE = (0, 1, 5)
+"""For versions, turns and truths: values that there are, at the wrong place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +146,18 @@ class AlgorithmCase:
 
 
 def garbled_columns(batch: TokenBatch, names: Sequence[str]) -> TokenBatch:
-    """Garbage in these floating columns where nothing is trained: per token, and per segment without loss tokens."""
+    """Garbage in these columns where nothing is trained: per token, and per segment without loss tokens.
+
+    An algorithm's own whole numbers stay: they may be indices.
+    """
     untrained = {"T": ~batch["loss_mask"], "S": batch.loss_tokens_S == 0}
     changed = {}
     for name in names:
         dim = batch.dims[name]
-        if name in batch and dim in untrained and batch[name].is_floating_point():
+        if name not in batch or dim not in untrained:
+            continue
+        is_number = batch[name].is_floating_point() or batch[name].dtype == torch.bool
+        if is_number or name in CORE_COLUMNS:
             changed[name] = _garbage_where(untrained[dim], batch[name])
     return batch.with_columns(**changed)
 
@@ -172,8 +180,11 @@ def garbled(outputs: TokenOutputs, batch: TokenBatch) -> TokenOutputs:
 
 def _garbage_where(is_untrained: Tensor, x: Tensor) -> Tensor:
     """``x`` with garbage in the rows that are untrained, whose gradient counts twice: it is to be 0 there."""
-    garbage = x.new_tensor(_GARBAGE).repeat(x.numel() // len(_GARBAGE) + 1)[: x.numel()].view_as(x)
-    return (garbage + 2 * (x - x.detach())).where(is_untrained.view(-1, *[1] * (x.dim() - 1)), x)
+    values = _GARBAGE if x.is_floating_point() else _WHOLE_GARBAGE
+    garbage = x.new_tensor(values).repeat(x.numel() // len(values) + 1)[: x.numel()].view_as(x)
+    if x.requires_grad:
+        garbage = garbage + 2 * (x - x.detach())
+    return garbage.where(is_untrained.view(-1, *[1] * (x.dim() - 1)), x)
 
 
 def assert_same(first: Result, second: Result, rule: str) -> None:

@@ -57,8 +57,8 @@ def check_masked_values(case: AlgorithmCase) -> None:
     whole = case.step(batch)
     rule = "a value where `loss_mask` is False changes the gradient"
     of_models = ("logprob", "proximal", "reference", "teacher", "topk_logprob", "value", "final_value")
-    floats = (*of_models, "reward", "turn_reward")
-    names = [name for name in floats if name in batch]
+    of_rollouts = ("reward", "turn_reward", "turn_scored", "turn", "version")
+    names = [name for name in (*of_models, *of_rollouts) if name in batch]
     for name in names:
         changed = case.step(garbled_columns(batch, [name]))
         assert_same(

@@ -240,6 +240,19 @@ class DivergenceOfThePrompt(Sound):
         return batch.with_columns(advantage=batch.to_tokens(self.centred(batch) - 0.1 * divergence))
 
 
+class StalenessOfThePrompt(Sound):
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        age = (batch.scalars["step"] - batch["version"]).float()
+        share = batch.segment_sum(1 / (1 + age)) / batch["length"]
+        return batch.with_columns(advantage=super().prepare(batch)["advantage"] * batch.to_tokens(share))
+
+
+class TurnsOfTools(Sound):
+    def prepare(self, batch: TokenBatch) -> TokenBatch:
+        turns = batch.segment_sum((batch["turn"] == 1).float())
+        return batch.with_columns(advantage=batch.to_tokens(self.centred(batch) / (1 + turns)))
+
+
 class UnmaskedStepMetric(Sound):
     def step_metrics(self, batch: TokenBatch) -> list[Metric]:
         return [Metric(name="train/advantage", sum=float(batch["advantage"].sum()), count=float(batch.num_tokens))]
@@ -289,6 +302,8 @@ def test_a_sound_algorithm_passes() -> None:
         (UnmaskedStepMetric, "metric 'train/advantage'"),
         (UnmaskedMean, "more tokens where `loss_mask` is False"),
         (MeanOverLength, "more tokens where `loss_mask` is False"),
+        (StalenessOfThePrompt, "column 'version'"),
+        (TurnsOfTools, "column 'turn'"),
         (MaskOffByOne, "wrong sign"),
         (AdvantageOffByOne, "order of samples"),
         (InvertedRatio, "wrong sign"),

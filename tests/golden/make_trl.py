@@ -104,6 +104,9 @@ def rloo(recorder: Recorder, case: Case) -> None:
     recorder.add(case, "rloo", advantage=worth(trainer, case, case.reward))
     rows = np.flatnonzero(case.is_trained)
     sample = advantages(trainer, case.reward[rows], case.group[rows])
+    k1 = np.where(case.mask, case.proximal - case.reference, 0.0).sum(1)[rows]
+    penalised = advantages(rollout_trainer(RLOO, beta=0.1), case.reward[rows], case.group[rows], k1)
+    recorder.add(case, "rloo_kl", advantage=penalised.tolist())
     mask = torch.tensor(case.mask[rows], dtype=torch.float64)
     leaf = torch.tensor(case.current, requires_grad=True)
     trainer.log_probs = {"current": leaf[torch.tensor(rows)]}

@@ -108,12 +108,17 @@ def rollout_trainer(cls: type, **config: Any) -> Any:
     )  # fmt: skip
 
 
-def advantages(trainer: Any, value: Floats, group: Ints) -> Floats:
-    """The trainer's advantages of numbers that are compared within groups, [N]."""
+def advantages(trainer: Any, value: Floats, group: Ints, divergence: Floats | float = 0.0) -> Floats:
+    """The trainer's advantages of numbers that are compared within groups, [N].
+
+    Args:
+        divergence: of each from the reference, summed over its tokens.
+    """
     rows = in_groups(group)
     trainer.rewards = torch.tensor(np.where(rows >= 0, value[rows], np.nan))
     trainer.completions = [[1]] * len(rows), [[1]] * len(rows), [[0.0]] * len(rows)
-    trainer.log_probs = {name: torch.zeros(len(rows), 1) for name in ("proximal", "reference")}
+    reference = -np.broadcast_to(divergence, value.shape)[rows]
+    trainer.log_probs = {"proximal": torch.zeros(len(rows), 1), "reference": torch.tensor(reference)[:, None]}
     made = generated(trainer, len(rows), int((np.sort(group)[:, None] == np.unique(group)).sum(0).max()))["advantages"]
     result = np.empty(len(value))
     result[rows[rows >= 0]] = made[rows >= 0].numpy()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from oracle_batches import assert_number, assert_step, assert_tokens, packed, take_step, to_packed, to_padded
 from oracle_pairs import OfflineStep, take_offline_step, take_pair_step
-from published_settings import OVERLONG
+from published_settings import OTHERS, OVERLONG
 from ragged_cases import MAX_LENGTH, Case, cases
 
 from areal_lit_algorithms.cispo import CISPO
@@ -176,3 +176,18 @@ def test_rloo_off_policy_clips_whole_sequences() -> None:
         terms = -np.minimum(ratio * worth, ratio.clip(0.8, 1.2) * worth)
         theirs = TRL.outputs["rloo_sequence/loss"][case.index]
         assert_number(terms.mean(), theirs, np.abs(terms).mean(), f"loss of case {case.index}")
+
+
+def test_rloo_compares_rewards_less_their_divergence() -> None:
+    """Ours compares the rewards and takes the divergence off afterwards, from each token what is still to come."""
+    algorithm = RLOO(kl_weight=0.1, kl_in="reward", kl_estimator="k1")
+    for case in (case for case in cases() if not case.has_turn_rewards):
+        k1 = np.where(case.mask, case.proximal - case.reference, 0.0)
+        penalised_S = torch.from_numpy(case.reward - 0.1 * k1.sum(1))
+        theirs = OTHERS(penalised_S, torch.from_numpy(case.group), torch.from_numpy(case.is_trained))
+        recorded = TRL.outputs["rloo_kl/advantage"][case.index]
+        assert theirs[case.is_trained].tolist() == pytest.approx(recorded, rel=1e-6, abs=1e-6)
+        worth = take_step(RLOO(), case).advantage
+        to_go = 0.1 * k1[:, ::-1].cumsum(1)[:, ::-1]
+        ours = np.where(case.mask, worth - to_go, 0.0)
+        assert take_step(algorithm, case).advantage == pytest.approx(ours, abs=1e-6)

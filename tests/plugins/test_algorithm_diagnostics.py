@@ -32,6 +32,14 @@ def test_the_divergence_is_that_of_the_older_policy_from_the_newer_one() -> None
     assert (metrics["ratio_old"], metrics["ratio_old_max"]) == (pytest.approx(1.0), pytest.approx(1.6))
 
 
+def test_policies_that_hardly_differ_have_no_negative_divergence() -> None:
+    older_T = torch.linspace(-9.0, -0.1, 200)
+    metrics = {
+        m.name: m.value for m in ratio_metrics("old", older_T + 1e-6, older_T, torch.ones(200, dtype=torch.bool))
+    }
+    assert 0 <= metrics["kl_old"] < 1e-11
+
+
 def test_three_policies_are_compared_pair_by_pair() -> None:
     algorithm = GRPO()
     batch = make_batch(algorithm, [1, 1], [1.0, 0.0], [[1, 0], [1, 1]])

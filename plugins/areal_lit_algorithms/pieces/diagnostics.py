@@ -79,7 +79,7 @@ def ratio_metrics(name: str, logprob_T: Tensor, old_T: Tensor, mask_T: Tensor) -
 
     The divergence is k3 of KL(old, policy) on the tokens that are trained, as if the older policy had drawn them.
     """
-    log_T = log_ratio(logprob_T.detach(), old_T.detach(), mask_T)
+    log_T = log_ratio(logprob_T.detach().double(), old_T.detach(), mask_T)
     return (
         masked_metric(f"ratio_{name}", ratio(log_T), mask_T),
         masked_metric(f"ratio_{name}_max", ratio(log_T), mask_T, "max"),

@@ -2,9 +2,9 @@
 
     python benchmarks/critic.py [--prompts 512] [--continuations 64] [--set max_steps=300 ...]
 
-Trains quickstart_ppo on sums of one digit, draws a completion for each of the data's first prompts from the policy at the end, and cuts it at every token.
-From each of these prefixes the policy goes on so many times; the mean reward is the Monte-Carlo value. The completion
-itself is none of them, so its reward is an independent return of all its prefixes:
+Trains quickstart_ppo on sums of one digit, draws a completion for each of the data's first prompts from the policy at
+the end, and cuts it at every token. From each of these prefixes the policy goes on so many times; the mean reward is
+the Monte-Carlo value. The completion itself is none of them, so its reward is an independent return of its prefixes:
 
     explained variance of V = 1 - var(return - V) / var(return)        over all generated tokens
 

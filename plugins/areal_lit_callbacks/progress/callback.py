@@ -65,7 +65,8 @@ class Progress(Callback):
         self._is_begun = False
         self._course = Course(trainer)
         self._screen = self.screen(self._course)
-        parts = [*roles(trainer), *([] if trainer.algorithm.offline else ["engine", "rewards"])]
+        parts = [*roles(trainer), *(["teacher's server"] if trainer.teacher_server is not None else [])]
+        parts += [] if trainer.algorithm.offline else ["engine", "rewards"]
         self._screen.start(", ".join(parts))
 
     @hookimpl

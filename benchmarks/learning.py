@@ -26,11 +26,11 @@ from areal_lit import recipes
 
 WANTED, WINDOW = 0.8, 20
 AT_WORK = {
-    "train/clip_low": "clipped low {:.1%}",
-    "train/clip_high": "clipped high {:.1%}",
+    "train/clip_low": "clipped low {:.2%}",
+    "train/clip_high": "clipped high {:.2%}",
     "train/rejected_low": "rejected low {:.2%}",
     "train/rejected_high": "rejected high {:.2%}",
-    "train/m2_dropped": "dropped {:.1%}",
+    "train/m2_dropped": "dropped {:.2%}",
     "train/gate_slope": "gate slope {:.3f}",
     "train/effective_sample_size": "effective samples {:.1%}",
     "train/kl_reference": "KL {:.3f}",
@@ -101,9 +101,8 @@ def line(recipe: str, curves: Sequence[Curve], baseline: Sequence[Curve]) -> str
         seconds = mean(sum(c.seconds[:step]) for c, step in zip(curves, steps, strict=True))
         known = [step for step in theirs if step is not None]
         when = [f"{mean(steps):.0f}", f"{seconds:.0f}", f"{mean(steps) / mean(known):.2f}" if known else "-"]
-    at_work = ", ".join(
-        text.format(mean(c.at_work[key] for c in curves)) for key, text in AT_WORK.items() if key in curves[0].at_work
-    )
+    acted = {key: mean(c.at_work.get(key, 0.0) for c in curves) for key in AT_WORK}
+    at_work = ", ".join(AT_WORK[key].format(value) for key, value in acted.items() if value)
     return f"| {recipe} | {start:.2f} | {end:.2f} | {' | '.join(when)} | {at_work} |"
 
 
@@ -112,7 +111,7 @@ def draw(curves: dict[str, list[Curve]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 2.2 * -(-len(curves) // 4)), layout="constrained")
-    panels = figure.subplots(-(-len(curves) // 4), 4, sharex=True, sharey=True, squeeze=False).flat
+    panels = list(figure.subplots(-(-len(curves) // 4), 4, sharex=True, sharey=True, squeeze=False).flat)
     baseline, *_ = curves.values()
     for panel, (recipe, found) in zip(panels, curves.items(), strict=False):
         for curve in baseline:
@@ -121,7 +120,7 @@ def draw(curves: dict[str, list[Curve]], path: Path) -> None:
             panel.plot(range(WINDOW, len(curve.rewards) + 1), curve.smooth, color="C0")
         panel.axhline(WANTED, color="0.5", linestyle=":")
         panel.set_title(recipe, fontsize=9)
-    for panel in list(panels)[len(curves) :]:
+    for panel in panels[len(curves) :]:
         panel.set_axis_off()
     figure.supxlabel("step")
     figure.supylabel(f"reward, mean of {WINDOW} steps")

@@ -152,7 +152,10 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
         trainer("quickstart", tmp_path).fit()
 
 
-def test_every_recipe_is_valid_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_recipe_is_valid_listed_and_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Path
+) -> None:
+    listed = (repository / "recipes" / "README.md").read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     for name, file in recipes.shipped().items():
@@ -161,4 +164,5 @@ def test_every_recipe_is_valid_and_says_what_it_needs(tmp_path: Path, monkeypatc
         assert any(line.startswith("# Hardware:") for line in head), name
         assert any("Time:" in line for line in head), name
         assert any(line.startswith("# Expect:") for line in head), name
+        assert f"[{name}]({name}.yaml)" in listed, name
         assert recipes.load(name).validate() == [], name

@@ -78,3 +78,7 @@ def test_what_is_off_is_said_and_nothing_else(metric, value, fine, sentence):
     (found,) = concerns({metric: value}, warn_above=1e-3).values()
     assert sentence in found
     assert concerns({metric: fine}, warn_above=1e-3) == {}
+
+
+def test_equal_rewards_do_not_matter_to_who_has_a_teacher() -> None:
+    assert concerns({"rollout/equal_rewards": 1.0, "train/teacher_divergence": 0.1}, warn_above=1e-3) == {}

@@ -20,12 +20,14 @@ def concerns(metrics: Mapping[str, float], *, warn_above: float) -> dict[str, st
     unscored = max(metrics.get("reward/unscored", 0.0), metrics.get("rollout/unscored", 0.0))
     budget = metrics.get("rollout/failure_budget_used", 0.0)
     skipped = metrics.get("train/skipped_steps", 0.0)
+    is_taught = "train/teacher_divergence" in metrics  # whatever the rewards are
+    is_equal = metrics.get("rollout/equal_rewards") == 1 and not is_taught
     found = (
         ("mismatch", not mismatch <= warn_above, f"engine and trainer disagree by {mismatch:.2g} in log-probs"),
         ("budget", budget >= BUDGET_SHARE, f"{budget:.0%} of the failure budget is used: episodes fail"),
         ("unscored", unscored > 0, f"{unscored:.0f} rewards could not be scored"),
         ("skipped", skipped > 0, f"{skipped:.0f} optimizer steps were skipped: gradients were not finite"),
-        ("equal", metrics.get("rollout/equal_rewards") == 1, "all groups have equal rewards: nothing to learn from"),
+        ("equal", is_equal, "all groups have equal rewards: nothing to learn from"),
         ("truncated", metrics.get("rollout/truncated") == 1, "every completion ends at max_new_tokens"),
     )
     return {kind: sentence for kind, is_so, sentence in found if is_so}

@@ -42,9 +42,13 @@ def headline(head: Head) -> str:
 
 
 def rewards(sample: Sample) -> str:
-    """The reward's parts, or why there is none; empty where it has none."""
+    """The reward's parts and what turns and steps earned, or why there is none; empty where it has none."""
+    if sample.unscored:
+        return f"unscored: {sample.unscored}"
     parts = [f"{name} {number(value)}" for name, value in sample.parts.items()]
-    return f"unscored: {sample.unscored}" if sample.unscored else ", ".join(parts)
+    for name, values in (("turns", sample.turn_rewards), ("steps", sample.step_scores)):
+        parts += [f"{name} {' '.join(map(number, values))}"] if values else []
+    return ", ".join(parts)
 
 
 def completion(sample: Sample, colouring: Colouring, pieces: Pieces | None) -> Text:

@@ -54,6 +54,8 @@ class Sample(Head, frozen=True, kw_only=True):
     completion: str = ""
     unscored: str = ""
     parts: dict[str, float | None] = msgspec.field(default_factory=dict)
+    turn_rewards: list[float | None] = msgspec.field(default_factory=list)
+    step_scores: list[float | None] = msgspec.field(default_factory=list)
     tokens: Tokens | None = None
 
     @property

@@ -113,6 +113,8 @@ class Samples(RunLogger):
             reward=None if trajectory.reward is None else float(trajectory.reward),
             unscored=_shown(trajectory.unscored),
             parts={_shown(name): float(value) for name, value in trajectory.reward_parts.items()},
+            turn_rewards=list(map(float, trajectory.turn_rewards)),
+            step_scores=[float(step.value) for step in trajectory.step_scores],
             versions=[int(versions.min()), int(versions.max())] if versions.size else [],
             stop_reason=trajectory.stop_reason,
             num_tokens=len(trajectory.token_ids),

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     tokens = {"ids": [5, 12], "logprobs": [-0.01, -5.0], "versions": [[0, 1], [1, 1]]}
     (tmp_path / "samples.jsonl").write_text(
-        record(1, 0, 0.0, "18", parts={"format": 1.0}, tokens=tokens)
+        record(1, 0, 0.0, "18", parts={"format": 1.0}, step_scores=[0.5, None], tokens=tokens)
         + record(1, 1, 1.0, "2", tokens=tokens)
         + record(2, 0, None, "three\x1b[31m", unscored="timeout: hung", stop_reason="length")
         + record(2, 1, 0.5, "3")
@@ -72,7 +72,8 @@ async def test_the_list_and_the_sample_under_the_cursor(run: Path) -> None:
             "1 0 2 0 sums 1 0 stop", "1 1 2 0 sums 1 1 stop", "2 - 2 1 sums 2 0 length", "2 0.5 2 1 sums 2 1 stop"
         ]  # fmt: skip
         assert "4 of 4 samples" in shown
-        assert "step 1, sums 1 sample 0, reward 0, 2 tokens, stop: stop, version 0, staleness 0\nformat 1" in shown
+        assert "step 1, sums 1 sample 0, reward 0, 2 tokens, stop: stop, version 0, staleness 0\n" in shown
+        assert "\nformat 1, steps 0.5 -\n" in shown
         assert "prompt\n1+1=\n\ncompletion\n18" in shown
         await pilot.press("down", "down")
         shown = await settled(pilot)

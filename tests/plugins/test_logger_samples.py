@@ -15,7 +15,7 @@ from areal_lit.testing import check_logger
 from areal_lit.testing.filter import make_group
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.text import TextCodec
-from areal_lit.types import Example, Group, Prompt
+from areal_lit.types import Example, Group, Prompt, StepScore
 from areal_lit_algorithms.dpo import DPO
 from areal_lit_loggers.samples import Samples
 
@@ -37,8 +37,9 @@ def test_keeps_the_contract(tmp_path):
 def test_a_record_says_what_happened(tmp_path):
     group = make_group((0.25,))
     trajectory = replace(
-        group.trajectories[0], reward_parts={"format": 1.0}, versions=np.array([-1, 3, 3, 4]), stop_reason="length"
-    )
+        group.trajectories[0], reward_parts={"format": 1.0}, versions=np.array([-1, 3, 3, 4]), stop_reason="length",
+        turn_rewards=(0.5,), step_scores=(StepScore(last_token=1, value=1.0), StepScore(last_token=3, value=-2.0)),
+    )  # fmt: skip
     logger = started(tmp_path)
     logger.samples(5, [replace(group, trajectories=(trajectory,))])
     logger.close("finished")
@@ -53,6 +54,8 @@ def test_a_record_says_what_happened(tmp_path):
             "reward": 0.25,
             "unscored": "",
             "parts": {"format": 1.0},
+            "turn_rewards": [0.5],
+            "step_scores": [1.0, -2.0],
             "versions": [3, 4],
             "stop_reason": "length",
             "num_tokens": 4,

@@ -15,7 +15,8 @@ class Lightning(LightningTracker):
 
     Args:
         logger: dotted path of its class, as ``pytorch_lightning.loggers.CSVLogger``.
-        arguments: of its constructor. ``save_dir`` and ``root_dir`` are relative to a directory in the run's.
+        arguments: of its constructor. ``save_dir`` and ``root_dir`` are relative to a directory in the run's, that of the
+            logger's class.
     """
 
     name = "lightning"
@@ -27,6 +28,11 @@ class Lightning(LightningTracker):
         super().__init__(samples_per_step=0)
         self.logger = logger
         self.arguments = dict(arguments or {})
+
+    @property
+    def writes(self) -> str:
+        """A directory for each class of Lightning's loggers."""
+        return f"{self.name}/{self.logger.rpartition('.')[2]}"
 
     def lightning_logger(self, directory: Path, journal: Journal, step: int) -> Any:
         module, _, name = self.logger.rpartition(".")

@@ -294,6 +294,11 @@ def test_changed_names_stay_apart_and_fit_mlflow() -> None:
     assert all(len(name) <= 250 and re.fullmatch(r"[A-Za-z0-9_/. -]+", name) for name in changed)
 
 
+def test_lightning_loggers_of_two_classes_have_a_directory_each() -> None:
+    both = [Lightning(logger=f"pytorch_lightning.loggers.{name}") for name in ("CSVLogger", "CometLogger")]
+    assert [logger.writes for logger in both] == ["lightning/CSVLogger", "lightning/CometLogger"]
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="samples_per_step must be >= 0, got -1"):
         TensorBoard(samples_per_step=-1)

@@ -31,7 +31,7 @@ class Logged:
 
 def read_lightning(run_dir: Path) -> Logged:
     logged = Logged()
-    for file in sorted(run_dir.glob("lightning/lightning_logs/version_*/metrics.csv")):
+    for file in sorted(run_dir.glob("lightning/CSVLogger/lightning_logs/version_*/metrics.csv")):
         with file.open() as lines:
             for row in csv.DictReader(lines):
                 step = int(row.pop("step"))

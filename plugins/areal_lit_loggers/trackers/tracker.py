@@ -29,7 +29,8 @@ class Tracker(RunLogger):
     """Opens one run of a tracker per run, goes on with it after a resume, and gives it each step once.
 
     Steps that the tracker had before a run was interrupted are not given again, because most trackers can take nothing
-    back: it keeps the numbers of the first time. Files lie in a directory of the tracker's name in the run's directory.
+    back: it keeps the numbers of the first time. Files lie in the directory ``writes`` of the run's directory, which has
+    the tracker's name.
 
     Args:
         samples_per_step: trajectories shown of each step; 0 is none.
@@ -97,9 +98,9 @@ class Tracker(RunLogger):
     def setup(self, run_dir: Path, config: Mapping[str, Any], step: int) -> None:
         for problem in self.problems():
             raise RuntimeError(problem)
-        directory = run_dir / self.name
+        directory = run_dir / self.writes
         try:
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             journal = Journal(directory / "areal_lit.json", step=step)
         except OSError as error:
             raise RuntimeError(

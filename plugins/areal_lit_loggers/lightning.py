@@ -15,8 +15,8 @@ class Lightning(LightningTracker):
 
     Args:
         logger: dotted path of its class, as ``pytorch_lightning.loggers.CSVLogger``.
-        arguments: of its constructor. ``save_dir`` and ``root_dir`` are relative to a directory in the run's, that of the
-            logger's class.
+        arguments: of its constructor. ``save_dir`` and ``root_dir`` are relative to the directory of its class in the
+            run's directory.
     """
 
     name = "lightning"

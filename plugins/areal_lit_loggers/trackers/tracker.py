@@ -29,7 +29,7 @@ class Tracker(RunLogger):
     """Opens one run of a tracker per run, goes on with it after a resume, and gives it each step once.
 
     Steps that the tracker had before a run was interrupted are not given again, because most trackers can take nothing
-    back: it keeps the numbers of the first time. Files lie in the directory ``writes`` of the run's directory, which has
+    back: it keeps the numbers of the first time. Files lie in the directory ``writes`` of the run's, by default one of
     the tracker's name.
 
     Args:

@@ -151,7 +151,7 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     # parts that do not fit
     "divergence without reference": (
         {"algorithm": component("grpo", kl_weight=0.1)},
-        ("kl_weight 0.1", "reference is missing", "add a `reference:` section"),
+        ("kl_weight 0.1", "reference is missing", "add the section below", "reference:\n  model:\n"),
     ),
     "reference without use": (
         {"reference": ROLE},

@@ -23,6 +23,10 @@ CLIPPED = ("train/clip_low", "train/clip_high")
 DROPPED = ("train/m2_dropped", "train/rejected_low", "train/rejected_high")
 WATCHED = (*CLIPPED, *DROPPED)
 SMOOTHING_STEPS = 5.0
+COLUMNS = (
+    "lr", "objective", "lag", "realised", "seeds", "area", "of synchronous", "of its rise", "last tenth", "clipped",
+    "dropped",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,11 @@ class Row:
     shares: Sequence[float]
     rises: Sequence[float]
 
+    @property
+    def curves(self) -> str:
+        """What it is drawn with."""
+        return f"{self.cell.objective}, lr {self.cell.lr:g}"
+
     def mean(self, value: Callable[[Result], float]) -> float:
         return statistics.fmean(map(value, self.results))
 
@@ -95,14 +104,14 @@ class Row:
 
 
 def rows_of(results: Iterable[Result]) -> list[Row]:
-    """In the order of the results; without those whose synchronous run is not there yet."""
+    """By objective and lag, asynchronous ones last; without those whose synchronous run is not there yet."""
     by_cell = {result.cell: result for result in results}
     first = statistics.fmean(result.rewards[0] for result in by_cell.values())  # all start from the same model
     pairs = defaultdict(list)
     for cell, result in by_cell.items():
         if synchronous := by_cell.get(replace(cell, lag=0, is_asynchronous=False)):
             pairs[replace(cell, seed=0)].append((result, synchronous))
-    return [
+    rows = [
         Row(
             cell=cell,
             results=[result for result, _ in members],
@@ -111,6 +120,7 @@ def rows_of(results: Iterable[Result]) -> list[Row]:
         )
         for cell, members in pairs.items()
     ]
+    return sorted(rows, key=lambda row: (row.cell.is_asynchronous, row.cell.lr, row.cell.objective, row.cell.lag))
 
 
 def spread(values: Sequence[float]) -> str:
@@ -120,14 +130,11 @@ def spread(values: Sequence[float]) -> str:
 
 def table(rows: Iterable[Row]) -> str:
     """A line per row."""
-    lines = [
-        "| lr | objective | lag | realised | area | of synchronous | of its rise | last tenth | clipped | dropped |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows:
         name = row.cell.objective + ", asynchronous" * row.cell.is_asynchronous
         lines.append(
-            f"| {row.cell.lr:g} | {name} | {row.cell.lag} | {row.mean(lambda r: r.lag):.2f} | "
+            f"| {row.cell.lr:g} | {name} | {row.cell.lag} | {row.mean(lambda r: r.lag):.2f} | {len(row.results)} | "
             f"{row.mean(lambda r: r.area):.3f} | {spread(row.shares)} | {spread(row.rises)} | "
             f"{row.mean(lambda r: r.last):.3f} | {row.watched(CLIPPED):.1%} | {row.watched(DROPPED):.1%} |"
         )
@@ -138,16 +145,17 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Area against lag, each seed a point, and each objective's curves, the mean over seeds."""
     from matplotlib.figure import Figure
 
-    names = list(dict.fromkeys(row.cell.objective for row in rows))
+    names = list(dict.fromkeys(row.curves for row in rows))
     lags = sorted({row.cell.lag for row in rows})
     figure = Figure(figsize=(3.6 * (1 + len(names)), 3.4), layout="constrained")
     areas, *panels = figure.subplots(1, 1 + len(names))
     areas.set(title="area of synchronous", xlabel="versions old", xticks=range(len(lags)), xticklabels=lags)
     for name, panel, colour in zip(names, panels, COLOURS, strict=False):
         panel.set(title=name, xlabel="version", ylim=(0, 1))
-        own = [row for row in rows if row.cell.objective == name]
-        areas.plot([statistics.fmean(row.shares) for row in own], color=colour, label=name)
-        for place, row in enumerate(own):
+        own = [row for row in rows if row.curves == name]
+        places = [lags.index(row.cell.lag) for row in own]
+        areas.plot(places, [statistics.fmean(row.shares) for row in own], color=colour, label=name)
+        for place, row in zip(places, own, strict=True):
             areas.plot([place] * len(row.shares), row.shares, ".", color=colour)
             mean = [statistics.fmean(rewards) for rewards in zip(*(r.rewards for r in row.results), strict=True)]
             steps, shade = range(len(mean)), 0.8 - 0.8 * place / len(lags)

@@ -49,6 +49,9 @@ def policy_step(name: str, samples: Sequence[Sample], *, step: int, **options: A
             k, k_slope = reference.divergence(token.logprob - token.reference, paper.kl_estimator)
             weight = paper.kl_weight * min(math.exp(token.logprob - token.behaviour), 10.0)
             value, slope = value + weight * k, slope + weight * k_slope
+        if paper.entropy_weight:
+            entropy, entropy_slope = reference.stand_in_entropy(token.logprob)
+            value, slope = value - paper.entropy_weight * entropy, slope - paper.entropy_weight * entropy_slope
         return value, slope
 
     return total(samples, paper.aggregation, term, paper.max_length)

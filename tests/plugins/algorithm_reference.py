@@ -218,6 +218,11 @@ def divergence(x: float, estimator: str) -> Term:
     return {"k1": (x, 1.0), "k2": (x * x / 2, x), "k3": (k3, 1 - math.exp(-x)), "k3+": (k3, x)}[estimator]
 
 
+def stand_in_entropy(logprob: float) -> Term:
+    """Of a token after which the model is the less sure, the rarer it was: the true one is no function of log-probs."""
+    return logprob * logprob / 2, logprob
+
+
 def value_error(value: float, old: float, target: float, *, value_clip: float | None, shape: str) -> Term:
     plain = _halved(value - target, shape)
     if value_clip is None:

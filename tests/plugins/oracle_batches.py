@@ -68,6 +68,8 @@ def take_step(algorithm: Algorithm, case: Case, role: str = "policy") -> Step:
     weighed = algorithm.weigh(algorithm.prepare(batch_for(algorithm, case)))
     leaf_T = to_packed(case, case.new_value if role == "critic" else case.current).float().requires_grad_()
     outputs = TokenOutputs(value_T=leaf_T) if role == "critic" else TokenOutputs(logprob_T=leaf_T)
+    if "entropy" in algorithm.needs:
+        outputs = replace(outputs, entropy_T=leaf_T.square() / 2)  # as algorithm_reference.stand_in_entropy
     loss = algorithm.objectives()[role](outputs, weighed)
     total = weighted_sum(loss, weighed)
     (gradient_T,) = torch.autograd.grad(total, leaf_T)

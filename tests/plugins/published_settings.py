@@ -21,7 +21,8 @@ COMMON: dict[str, Any] = {
     "term": "clip", "reward_shaping": Shaping(), "reward_norm": GROUP, "advantage_norm": None, "turn_discount": 1.0,
     "decoupled": True, "old": "proximal", "proximal": "recompute", "rejection": TRUNCATED_WEIGHT,
     "clip_low": 0.2, "clip_high": 0.2, "clip_dual": None, "aggregation": "token_mean", "max_length": None,
-    "kl_weight": 0.0, "kl_in": "loss", "kl_estimator": "k2", "outcome_weight": 1.0, "step_norm": None,
+    "kl_weight": 0.0, "kl_in": "loss", "kl_estimator": "k2", "entropy_weight": 0.0, "outcome_weight": 1.0,
+    "step_norm": None,
 }  # fmt: skip
 """What holds unless an algorithm says otherwise."""
 

@@ -6,6 +6,7 @@ import math
 import statistics
 
 import pytest
+import torch
 from algorithm_batches import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,13 @@ def test_three_rewards_in_groups_of_two_stay_small() -> None:
 
 def test_equal_rewards_give_exactly_nothing() -> None:
     assert advantages([1] * 7, [0.1] * 7, eps=0.0 + 1e-12) == [0.0] * 7
+
+
+def test_equal_values_have_no_deviation_whatever_their_mean_rounds_to() -> None:
+    x = torch.tensor([26929.843437734868] * 3 + [0.0, 1.0], dtype=torch.float64)
+    groups, valid = torch.tensor([1, 1, 1, 2, 2]), torch.ones(5, dtype=torch.bool)
+    result = Normaliser(mean_level="batch", eps=1e-12)(x, groups, valid)
+    assert result[:3].tolist() == pytest.approx([float(x[0] - x.mean()) / 1e-12] * 3)
 
 
 def test_batch_levels() -> None:

@@ -130,6 +130,7 @@ ADVANTAGE_NORMS = (None, Normaliser(mean_level="batch", std_level="batch"), Norm
 SHARED: dict[str, Sequence[Any]] = {
     "policies": POLICIES, "rejection": rejections(), "kl": KL, "aggregations": AGGREGATIONS, "reward_shaping": SHAPINGS,
     "proximal": ("recompute", "loglinear", "linear", "current", "compare"), "advantage_norm": ADVANTAGE_NORMS,
+    "entropy_weight": (0.0, 0.05),
 }  # fmt: skip
 NAMED = ("grpo", "gspo", "cispo", "rloo", "rloo_clipped", "reinforce_pp")
 GROUPED = {**SHARED, "reward_norm": REWARD_NORMS, "clip_high": (0.2, 0.05), "clip_dual": (None, 1.2)}

@@ -90,7 +90,8 @@ class Normaliser:
         count = sum_over(valid_N.double(), sets)
         if self.std_level.endswith("_rms"):
             return (sum_over(x_N * x_N, sets) / count.clamp(min=1)).sqrt()
-        deviation = (x_N - sum_over(x_N, sets) / count.clamp(min=1)).where(valid_N, 0.0)
+        is_spread = valid_N & ~is_constant(x_N, valid_N, sets)  # a mean of equal values may be off in the last digit
+        deviation = (x_N - sum_over(x_N, sets) / count.clamp(min=1)).where(is_spread, 0.0)
         return (sum_over(deviation * deviation, sets) / (count - int(self.unbiased_std)).clamp(min=1)).sqrt()
 
 

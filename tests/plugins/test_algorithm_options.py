@@ -80,6 +80,7 @@ def test_needs(algorithm: Any, needs: set[str]) -> None:
             "rejection masks by comparing with the proximal policy, got old 'behaviour'",
         ),
         (lambda: PPO(gamma=1.1), r"gamma must be in \[0, 1\], got 1.1"),
+        (lambda: PPO(turn_discount=0.5), "turn_discount is for rewards without a critic, got 0.5"),
         (lambda: PPO(critic_lam=-0.5), r"critic_lam must be in \[0, 1\], got -0.5"),
         (lambda: PPO(value_clip=0.0), "value_clip must be > 0"),
         (lambda: PPO(value_warmup_steps=-1), "value_warmup_steps must be >= 0, got -1"),

@@ -104,6 +104,11 @@ class Steps:
         """How many steps the segment of each step has, int64 [N]."""
         return self.segment_N.bincount()[self.segment_N]
 
+    def ways_on(self, batch: TokenBatch) -> Ways:
+        """A step -> the first ones of other sequences in which it goes on; empty where conversations do not branch."""
+        step_M, ways = self.step_M.tolist(), ways_on(batch, self.token_M)
+        return {step_M[row]: [step_M[first] for first in firsts] for row, firsts in ways.items()}
+
     def to_tokens(self, x_N: Tensor, num_tokens: int) -> Tensor:
         """Each loss token's value of its step, 0 elsewhere; [T]."""
         return x_N.new_zeros(num_tokens).index_copy(0, self.token_M, x_N[self.step_M])
@@ -129,6 +134,31 @@ def to_go(x_N: Tensor, factor_N: Tensor, segment_N: Tensor) -> Tensor:
     return result_N
 
 
+def along_tree(x_N: Tensor, factor_N: Tensor, steps: Steps, ways: Ways, num_segments: int) -> Tensor:
+    """``to_go`` where a step is followed by the mean of all that it goes on in, from leaves to root; float64 [N].
+
+    The next step of its own sequence is one, the first of every sequence whose ``parent_turn`` it ends another. The
+    mean, so that a turn trained once gets what its copies get on average where every branch is a sequence with a copy.
+    Sequences of equal depth are taken at once.
+    """
+    if not ways:
+        return to_go(x_N, factor_N, steps.segment_N)
+    depth_N = steps.segment_N.new_tensor(depths(ways, steps.segment_N, num_segments))[steps.segment_N]
+    num_ways_N = (~steps.is_last_N).double()
+    steps_at = defaultdict(list)
+    for step, firsts in ways.items():
+        num_ways_N[step] += len(firsts)
+        steps_at[int(depth_N[step])].append(step)
+    share_N, x_N = factor_N / num_ways_N.clamp(min=1), x_N.double().clone()
+    result_N = x_N.clone()
+    for depth in reversed(range(int(depth_N.max()) + 1)):
+        for step in steps_at[depth]:
+            x_N[step] += share_N[step] * result_N[ways[step]].sum()
+        here = (depth_N == depth).nonzero()[:, 0]
+        result_N[here] = to_go(x_N[here], share_N[here], steps.segment_N[here])
+    return result_N
+
+
 def gae(
     batch: TokenBatch, reward_T: Tensor, *, gamma: float, lam: float | LengthLambda, level: StepLevel = "token"
 ) -> Tensor:
@@ -136,7 +166,7 @@ def gae(
 
     A step's reward is the sum over its tokens, its value that of its first token, and its advantage is given to all of
     them. A truncated sequence goes on with ``final_value``, the value after its last token; a finished one is worth
-    nothing beyond its rewards.
+    nothing beyond its rewards. Where a conversation branches, what follows is the mean of its ways on (``along_tree``).
 
     Args:
         batch: with the columns ``value`` and ``final_value``.
@@ -145,20 +175,21 @@ def gae(
         lam: 1 is the discounted return less the value, 0 the error of one step; or a function of a length in steps.
     """
     steps = Steps.of(batch, level)
+    ways = steps.ways_on(batch)
     value_N, is_last_N = steps.firsts(batch["value"]), steps.is_last_N
     after_S = batch["final_value"].double().where(batch["truncated"], 0.0)
     following_N = value_N.roll(-1).where(~is_last_N, after_S[steps.segment_N])
+    for step, firsts in ways.items():
+        following_N[step] = value_N[firsts if is_last_N[step] else [step + 1, *firsts]].mean()
     error_N = steps.sums(reward_T) + gamma * following_N - value_N
     lam_N = lam(steps.counts_N) if isinstance(lam, LengthLambda) else error_N.new_full(error_N.shape, lam)
-    return steps.to_tokens(to_go(error_N, gamma * lam_N, steps.segment_N), batch.num_tokens)
+    return steps.to_tokens(along_tree(error_N, gamma * lam_N, steps, ways, batch.num_segments), batch.num_tokens)
 
 
 def reward_to_go(batch: TokenBatch, reward_T: Tensor, *, gamma: float = 1.0, turn_discount: float = 1.0) -> Tensor:
-    """What is still to come from each loss token on, 0 outside the loss mask; float64 [T].
+    """What is still to come from each loss token on, along the tree of a conversation, 0 elsewhere; float64 [T].
 
-    That is ``gae`` without values, with lambda 1, and along the tree of a conversation: a turn is followed by the mean
-    of all that it goes on in, the rest of its own sequence and every sequence whose ``parent_turn`` it is. The mean, so
-    that a turn trained once gets what its copies get on average where every branch is a sequence with a copy.
+    That is ``gae`` without values and with lambda 1.
 
     Args:
         gamma: discount per loss token.
@@ -166,33 +197,10 @@ def reward_to_go(batch: TokenBatch, reward_T: Tensor, *, gamma: float = 1.0, tur
     """
     steps = Steps.of(batch, "token")
     turn_N = batch["turn"][steps.first_N]
-    turns_N = (turn_N.roll(-1) != turn_N).double()  # 1 where the next token is another turn's
-    factor_N = gamma * (1 + (turn_discount - 1) * turns_N)
-    reward_N, ways = reward_T[steps.token_M].double(), ways_on(batch, steps.token_M)
-    if not ways:
-        return steps.to_tokens(to_go(reward_N, factor_N, steps.segment_N), batch.num_tokens)
-    depth_N = steps.segment_N.new_tensor(depths(ways, steps.segment_N, batch.num_segments))[steps.segment_N]
-    return_N = _along_tree(reward_N, factor_N, gamma * turn_discount, steps, ways, depth_N)
+    ends_turn_N = (steps.is_last_N | (turn_N.roll(-1) != turn_N)).double()
+    factor_N = gamma * (1 + (turn_discount - 1) * ends_turn_N)
+    return_N = along_tree(steps.sums(reward_T), factor_N, steps, steps.ways_on(batch), batch.num_segments)
     return steps.to_tokens(return_N, batch.num_tokens)
-
-
-def _along_tree(
-    x_N: Tensor, factor_N: Tensor, branch_factor: float, steps: Steps, ways: Ways, depth_N: Tensor
-) -> Tensor:
-    """``to_go`` from the leaves to the root, sequences of equal depth at once; float64 [N]."""
-    num_ways_N = (~steps.is_last_N).double()
-    rows_at = defaultdict(list)
-    for row, firsts in ways.items():
-        num_ways_N[row] += len(firsts)
-        rows_at[int(depth_N[row])].append(row)
-    num_ways_N.clamp_(min=1)
-    factor_N, x_N, result_N = factor_N / num_ways_N, x_N.clone(), x_N.clone()
-    for depth in reversed(range(int(depth_N.max()) + 1)):
-        for row in rows_at[depth]:
-            x_N[row] += branch_factor / num_ways_N[row] * result_N[ways[row]].sum()
-        here = (depth_N == depth).nonzero()[:, 0]
-        result_N[here] = to_go(x_N[here], factor_N[here], steps.segment_N[here])
-    return result_N
 
 
 def at_last_token(x_S: Tensor, batch: TokenBatch) -> Tensor:

@@ -74,8 +74,8 @@ class PPO(GRPO):
                 raise ValueError(f"{name} must be in [0, 1], got {value}")
         if self.turn_discount != 1:
             raise ValueError(
-                f"turn_discount is for rewards without a critic, got {self.turn_discount}; here gamma discounts per step, "
-                "with step_level 'turn' per turn"
+                f"turn_discount is for rewards without a critic, got {self.turn_discount}; here gamma discounts per "
+                "step, with step_level 'turn' per turn"
             )
         if value_clip is not None and not value_clip > 0:
             raise ValueError(f"value_clip must be > 0 (or null for off), got {value_clip}")

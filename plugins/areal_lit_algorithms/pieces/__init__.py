@@ -4,11 +4,12 @@
 |---|---|---|
 | rewards | shaped rewards: length penalty, bias, scale, bounds | ``shaping`` |
 | rewards or advantages | the same centred and scaled over groups or the batch | ``normalisation`` |
-| rewards and values | advantages per token or per turn | ``gae`` |
+| rewards and values | advantages per token or per turn, along a conversation's tree | ``gae``, ``branches`` |
 | log-probs of two policies | ratios, per token or sequence | ``ratios`` |
 | behaviour and current policy | the policy between them that a step starts from | ``proximal`` |
 | proximal against behaviour | the off-policy weight, truncated or rejected | ``rejection``, ``second_moment`` |
 | policy against reference | divergence, in the reward or in the loss; its weight | ``kl`` |
+| policy against teacher | divergence of their distributions | ``divergences`` |
 | ratios and advantages | losses per token | ``policy_losses`` |
 | values and returns | the critic's loss | ``value_loss`` |
 | loss mask | weights per token: the aggregation | ``aggregation`` |

@@ -1,13 +1,14 @@
-"""Rewards that compare a completion with an answer of the data: where the answer is found."""
+"""Rewards that compare a completion with an answer of the data; without one they have none to give."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_lit.contracts import Reward
-from areal_lit.types import Example, Trajectory
+from areal_lit.types import Example, Trajectory, Unscored
 
 
 class NoAnswer(LookupError):
@@ -15,7 +16,7 @@ class NoAnswer(LookupError):
 
 
 class AnswerReward(Reward):
-    """Base of rewards that know the right answer.
+    """Base of rewards that know the right answer: 1 for it, 0 for another, none where there is nothing to compare with.
 
     Args:
         answer_field: the example's field with the answer; a list holds several right ones.
@@ -43,9 +44,19 @@ class AnswerReward(Reward):
         """Why no completion can be compared with an answer, and the way out; empty if one can."""
         return ""
 
-    def answers(self, trajectory: Trajectory) -> tuple[str, ...]:
-        """The right answers as strings. Raises NoAnswer when the example has none."""
-        return self._answers(trajectory.prompt.fields)
+    @abstractmethod
+    def is_right(self, text: str, answers: Sequence[str]) -> bool:
+        """Whether a completion gives one of the answers, each of which can be compared with."""
+
+    def score(self, trajectory: Trajectory) -> float | Unscored:
+        try:
+            answers = self._answers(trajectory.prompt.fields)
+        except NoAnswer as error:
+            return Unscored(reason=str(error))
+        for answer in answers:
+            if problem := self.problem(answer):
+                return Unscored(reason=problem)
+        return float(self.is_right(trajectory.text, answers))
 
     def _answers(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
         given = fields.get(self.answer_field)

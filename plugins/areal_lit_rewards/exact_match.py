@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from areal_lit.types import Trajectory, Unscored
-from areal_lit_rewards.answer import AnswerReward, NoAnswer
+from collections.abc import Sequence
+
+from areal_lit_rewards.answer import AnswerReward
 
 
 class ExactMatch(AnswerReward):
@@ -28,12 +29,8 @@ class ExactMatch(AnswerReward):
         self.strip = strip
         self.ignore_case = ignore_case
 
-    def score(self, trajectory: Trajectory) -> float | Unscored:
-        try:
-            answers = self.answers(trajectory)
-        except NoAnswer as error:
-            return Unscored(reason=str(error))
-        return float(self._normal(trajectory.text) in map(self._normal, answers))
+    def is_right(self, text: str, answers: Sequence[str]) -> bool:
+        return self._normal(text) in map(self._normal, answers)
 
     def _normal(self, text: str) -> str:
         text = text.strip() if self.strip else text

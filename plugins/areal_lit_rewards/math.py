@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from areal_lit.types import Example, Trajectory, Unscored
-from areal_lit_rewards.answer import AnswerReward, NoAnswer
+from areal_lit.types import Example
+from areal_lit_rewards.answer import AnswerReward
 
 DELIMITERS = re.compile(r"\$|\\\(|\\\[|\\boxed")
 COMMAND = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
@@ -51,23 +52,13 @@ class Math(AnswerReward):
             return ""
         return f"the answer {answer!r:.80} is no mathematical expression; use exact_match for such data"
 
-    def score(self, trajectory: Trajectory) -> float | Unscored:
+    def is_right(self, text: str, answers: Sequence[str]) -> bool:
         from math_verify import verify
 
-        try:
-            answers = self.answers(trajectory)
-        except NoAnswer as error:
-            return Unscored(reason=str(error))
-        for answer in answers:
-            if problem := self.problem(answer):
-                return Unscored(reason=problem)
-        golds = [parse_answer(answer) for answer in answers]
-        found = parse_text(trajectory.text)
-        return float(
-            any(
-                verify(gold, found, float_rounding=self.float_rounding, timeout_seconds=None, raise_on_error=True)
-                for gold in golds
-            )
+        found = parse_text(text)
+        return any(
+            verify(gold, found, float_rounding=self.float_rounding, timeout_seconds=None, raise_on_error=True)
+            for gold in map(parse_answer, answers)
         )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
-from areal_lit.types import Trajectory, Unscored
-from areal_lit_rewards.answer import AnswerReward, NoAnswer
+from areal_lit_rewards.answer import AnswerReward
 
 MAX_DIGITS = 100
 NUMBER = re.compile(
@@ -47,20 +47,12 @@ class Number(AnswerReward):
             return ""
         return f"the answer {answer!r:.80} is not one number; set answer_pattern, or use exact_match"
 
-    def score(self, trajectory: Trajectory) -> float | Unscored:
-        try:
-            answers = self.answers(trajectory)
-        except NoAnswer as error:
-            return Unscored(reason=str(error))
-        for answer in answers:
-            if problem := self.problem(answer):
-                return Unscored(reason=problem)
+    def is_right(self, text: str, answers: Sequence[str]) -> bool:
         numbers = [only_number(answer) for answer in answers]
-        found = last_number(trajectory.text)
-        right = found is not None and any(
+        found = last_number(text)
+        return found is not None and any(
             abs(found - number) <= Fraction(self.tolerance) for number in numbers if number is not None
         )
-        return float(right)
 
 
 def last_number(text: str) -> Fraction | None:

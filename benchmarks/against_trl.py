@@ -17,9 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import psutil
+
+Measured = dict[str, float]
 
 HERE = Path(__file__).parent
 ROWS = ((16, 8, 6, 60), (32, 8, 64, 20), (8, 8, 512, 20))  # prompts, samples, longest, steps
@@ -55,7 +59,7 @@ def fit_command(row: tuple[int, int, int, int], staleness: int, directory: Path)
     ]  # fmt: skip
 
 
-def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> dict[str, float]:
+def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> Measured:
     """One fit in a process of its own."""
     prompts, samples, *_ = row
     with tempfile.TemporaryDirectory() as name:
@@ -80,7 +84,7 @@ def ours(row: tuple[int, int, int, int], staleness: int, *, own: list[str]) -> d
     }
 
 
-def theirs(row: tuple[int, int, int, int], python: str) -> dict[str, float]:
+def theirs(row: tuple[int, int, int, int], python: str) -> Measured:
     """One TRL run in its environment."""
     prompts, samples, longest, steps = row
     with tempfile.TemporaryDirectory() as directory:
@@ -89,32 +93,44 @@ def theirs(row: tuple[int, int, int, int], python: str) -> dict[str, float]:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    measured: Measured = json.loads(done.stdout.strip().splitlines()[-1])
     return {**measured, "first_step_s": measured["first_step_at"] - start}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
+def parsed(description: str | None) -> tuple[argparse.Namespace, list[str]]:
+    """Options of a comparison with TRL, and what is for our own runs alone."""
+    arguments = argparse.ArgumentParser(description=description)
     arguments.add_argument("--trl-python", help="interpreter of an environment with trl; without it only ours run")
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--rows", type=int, nargs="*", default=[0, 1, 2])
-    options, own = arguments.parse_known_args()
+    return arguments.parse_known_args()
+
+
+def interleaved(repeats: int, sides: Mapping[str, Callable[[], Measured]]) -> dict[str, list[Measured]]:
+    """What each side measures, one run of each after the other."""
+    runs: dict[str, list[Measured]] = {who: [] for who in sides}
+    for _ in range(repeats):
+        for who, run in sides.items():
+            runs[who].append(run())
+    return runs
+
+
+def main() -> None:
+    options, own = parsed(__doc__)
     print("| prompts x samples x longest | who | samples/s | x TRL | x ours synchronous | peak GB |")
     print("|---|---|---|---|---|---|")
     for row in (ROWS[index] for index in options.rows):
-        runs: dict[str, list[dict[str, float]]] = {"TRL": [], "synchronous": [], "max_staleness 2": []}
-        for _ in range(options.repeats):
-            if options.trl_python:
-                runs["TRL"].append(theirs(row, options.trl_python))
-            runs["synchronous"].append(ours(row, 0, own=own))
-            runs["max_staleness 2"].append(ours(row, 2, own=own))
+        sides: dict[str, Callable[[], Measured]] = {
+            "synchronous": partial(ours, row, 0, own=own), "max_staleness 2": partial(ours, row, 2, own=own)
+        }  # fmt: skip
+        if options.trl_python:
+            sides = {"TRL": partial(theirs, row, options.trl_python), **sides}
+        runs = interleaved(options.repeats, sides)
         for who, results in runs.items():
-            if not results:
-                continue
             median = {key: statistics.median(r[key] for r in results) for key in results[0]}
 
-            def ratio(other: str, results: list[dict[str, float]] = results, runs=runs) -> str:
-                pairs = zip(results, runs[other], strict=False)
+            def ratio(other: str, results: list[Measured] = results, runs=runs) -> str:
+                pairs = zip(results, runs.get(other, ()), strict=False)
                 ratios = [a["samples_per_s"] / b["samples_per_s"] for a, b in pairs]
                 return f"{statistics.median(ratios):.2f}" if ratios else "-"
 

@@ -8,7 +8,6 @@ Usage: python benchmarks/startup.py --trl-python ENV/bin/python [--repeats 3] [-
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -16,12 +15,13 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from against_trl import HERE, ROWS, fit_command, theirs
+from against_trl import HERE, ROWS, Measured, fit_command, interleaved, parsed, theirs
 
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
@@ -64,7 +64,7 @@ class Stages(Callback):
 
 
 @contextmanager
-def cpu_seconds(measured: dict[str, float]) -> Iterator[None]:
+def cpu_seconds(measured: Measured) -> Iterator[None]:
     """Adds ``cpu_s``: what all processes used that ended within."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     yield
@@ -72,14 +72,14 @@ def cpu_seconds(measured: dict[str, float]) -> Iterator[None]:
     measured["cpu_s"] = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def trl(row: tuple[int, int, int], python: str) -> dict[str, float]:
-    measured: dict[str, float] = {}
+def trl(row: tuple[int, int, int], python: str) -> Measured:
+    measured: Measured = {}
     with cpu_seconds(measured):
         first_step_s = theirs((*row, STEPS), python)["first_step_s"]
     return measured | {"first step": first_step_s}
 
 
-def ours(row: tuple[int, int, int], staleness: int, own: list[str]) -> dict[str, float]:
+def ours(row: tuple[int, int, int], staleness: int, own: list[str]) -> Measured:
     """Seconds until each stage ended, and CPU seconds."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "stages"
@@ -89,7 +89,7 @@ def ours(row: tuple[int, int, int], staleness: int, own: list[str]) -> dict[str,
             "--callbacks", json.dumps([{"class_path": "progress"}, stages]), *own,
         ]  # fmt: skip
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-        measured: dict[str, float] = {}
+        measured: Measured = {}
         start = time.time()
         with cpu_seconds(measured):
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -102,26 +102,18 @@ def ours(row: tuple[int, int, int], staleness: int, own: list[str]) -> dict[str,
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--trl-python", help="interpreter of an environment with trl; without it only ours run")
-    arguments.add_argument("--repeats", type=int, default=3)
-    arguments.add_argument("--rows", type=int, nargs="*", default=[0, 1, 2])
-    options, own = arguments.parse_known_args()
+    options, own = parsed(__doc__)
     print(f"| prompts x samples x longest | who | {' | '.join(STAGES)} | CPU s |\n|---|---|---|---|---|---|---|")
     for row in (ROWS[index][:3] for index in options.rows):
-        runs: dict[str, list[dict[str, float]]] = {"TRL": [], "synchronous": [], "max_staleness 2": []}
-        for _ in range(options.repeats):
-            if options.trl_python:
-                runs["TRL"].append(trl(row, options.trl_python))
-            runs["synchronous"].append(ours(row, 0, own))
-            runs["max_staleness 2"].append(ours(row, 2, own))
-        for who, results in runs.items():
-            if results:
-                median = {key: statistics.median(r[key] for r in results) for key in results[0]}
-                cells = [f"{median[stage]:.2f}" if stage in median else "-" for stage in STAGES]
-                print(
-                    f"| {' x '.join(map(str, row))} | {who} | {' | '.join(cells)} | {median['cpu_s']:.1f} |", flush=True
-                )
+        sides: dict[str, Callable[[], Measured]] = {
+            "synchronous": partial(ours, row, 0, own), "max_staleness 2": partial(ours, row, 2, own)
+        }  # fmt: skip
+        if options.trl_python:
+            sides = {"TRL": partial(trl, row, options.trl_python), **sides}
+        for who, results in interleaved(options.repeats, sides).items():
+            median = {key: statistics.median(r[key] for r in results) for key in results[0]}
+            cells = [f"{median[stage]:.2f}" if stage in median else "-" for stage in STAGES]
+            print(f"| {' x '.join(map(str, row))} | {who} | {' | '.join(cells)} | {median['cpu_s']:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,13 @@ def read(config: str | Path) -> dict[str, Any]:
 
 def find(config: str | Path, *, directory: Path = Path()) -> Any:
     """The file behind a path, seen from a directory, or behind the name of a shipped recipe."""
-    path = directory / Path(config).expanduser()
-    if path.is_file():
-        return path.resolve()
+    # OSError: longer than a name may be, or in a directory that may not be read; RuntimeError: ~ of nobody
+    try:
+        path = directory / Path(config).expanduser()
+        if path.is_file():
+            return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise RecipeError(f"{config!s:.200} cannot be looked for: {error.args[-1]}; name another file") from error
     name = str(config).removesuffix(".yaml")
     recipes = shipped()
     if name in recipes:
@@ -94,6 +98,8 @@ def _table(file: Any, name: str | Path) -> dict[str, Any]:
         raise RecipeError(f"{name} is nested too deeply for a recipe") from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{name} is not UTF-8 text: {error}; save it as UTF-8") from error
+    except OSError as error:
+        raise RecipeError(f"{name} cannot be read: {error.strerror}; mend its permissions, or name another") from error
     # ValueError: a number of thousands of digits, or a date that does not exist
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{name} is no valid YAML: {error}") from error

@@ -55,6 +55,8 @@ def test_what_a_recipe_drops_of_its_base_is_no_news_but_what_a_user_drops_is(tmp
         ({"a": "base: [quickstart]"}, r"a\.yaml: base must be a file or the name of a shipped recipe, got \['quicks"),
         ({"a": "base: a.yaml"}, r"a\.yaml: base: a\.yaml is its own base; remove one `base:`"),
         ({"a": "base: ./b.yaml", "b": "base: ../TMP/a.yaml"}, r"a\.yaml: base: \./b\.yaml: base: \S+ is its own base"),
+        ({"a": f"base: {'n' * 300}"}, r"a\.yaml: base: n{200} cannot be looked for: File name too long; name another"),
+        ({"a": "base: ~nobody-of-that-name/b.yaml"}, r"a\.yaml: base: ~nobody-of-that-name/b\.yaml cannot be looked f"),
         ({"a": "base: b.yaml", "b": "x: ["}, r"a\.yaml: base: b\.yaml is no valid YAML"),
     ],
 )

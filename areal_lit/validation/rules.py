@@ -11,6 +11,7 @@ from areal_lit.validation.checkpoints import checkpoint_rules
 from areal_lit.validation.examples import example_rules
 from areal_lit.validation.kinds import kind_rules
 from areal_lit.validation.models import model_rules, same_token_rules
+from areal_lit.validation.numbers import number_rules
 from areal_lit.validation.roles import launch_rules, refresh_rules, role_rules
 from areal_lit.validation.rollouts import offline_rules, online_rules
 from areal_lit.validation.run import run_rules
@@ -41,6 +42,7 @@ def broken_rules(trainer: Trainer) -> list[str]:
         return misfits
     broken = [
         *run_rules(trainer),
+        *number_rules(trainer),
         *checkpoint_rules(trainer),
         *model_rules(trainer),
         *same_token_rules(trainer),

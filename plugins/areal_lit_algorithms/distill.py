@@ -12,7 +12,7 @@ With q the student, p the teacher, y_t the token drawn after y_<t, r the ratio o
 ``sampled`` is a policy gradient with the reward log p - sg log q of each token for itself: earlier tokens get no credit
 for later ones (MiniLLM's long-horizon term). Where teachers are sure of themselves nearly all rewards are far below 0,
 so their mean over the step is subtracted (``centred``): the same gradient in expectation, with much less noise. Its
-gradient is that of k2, (log q - log p)^2 / 2; adding log q - log p itself to an RL loss (k1) would teach nothing, as its
+gradient is that of k2, (log q - log p)^2 / 2; adding log q - log p itself to an RL loss (k1) would teach nothing: its
 gradient has zero mean. The other two have no noise from the draw of y_t, so no ratio enters them; what they cannot
 correct is which prefixes stale tokens lead to.
 
@@ -27,6 +27,7 @@ Teacher and student are both taken at the sample's temperature, on loss tokens a
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,10 +77,10 @@ class Distill(GRPO):
         **grpo: Any,
     ) -> None:
         super().__init__(decoupled=decoupled, old=old, **grpo)
-        if not rl_weight >= 0:
-            raise ValueError(f"rl_weight must be >= 0 (0 is pure distillation), got {rl_weight}")
-        if not distill_weight > 0:
-            raise ValueError(f"distill_weight must be > 0, got {distill_weight}; without a teacher use grpo")
+        if not 0 <= rl_weight < math.inf:
+            raise ValueError(f"rl_weight must be >= 0 (0 is pure distillation), got {rl_weight}, and finite")
+        if not 0 < distill_weight < math.inf:
+            raise ValueError(f"distill_weight must be > 0 and finite, got {distill_weight}; without a teacher use grpo")
         if not 0 < beta < 1:
             raise ValueError(f"beta must be in (0, 1), got {beta}; its ends are forward_kl (0) and reverse_kl (1)")
         if top_k < 1:

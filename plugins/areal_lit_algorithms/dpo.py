@@ -12,6 +12,7 @@ Shapes: T packed tokens, S segments (sides), A atoms (pairs).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.contracts.algorithm import Need
@@ -46,8 +47,8 @@ class DPO(PairAlgorithm):
         super().__init__(**pairs)
         if loss not in ("sigmoid", "ipo", "hinge"):
             raise ValueError(f"loss must be sigmoid, ipo or hinge, got {loss!r}")
-        if not beta > 0:
-            raise ValueError(f"beta must be > 0, got {beta}")
+        if not 0 < beta < math.inf:
+            raise ValueError(f"beta must be > 0, got {beta}, and finite")
         self.loss = loss
         self.beta = beta
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.contracts.algorithm import Algorithm, Need
@@ -40,6 +41,7 @@ from areal_lit_algorithms.pieces.kl import (
     KLPlace,
     adapted_weight,
     check_estimator,
+    check_kl_weight,
     kl_loss,
     kl_metric,
     kl_penalty,
@@ -123,12 +125,9 @@ class PolicyGradient(Algorithm):
             )
         if not 0 <= turn_discount <= 1:
             raise ValueError(f"turn_discount must be in [0, 1], got {turn_discount}")
-        if kl_weight < 0:
-            raise ValueError(f"kl_weight must be >= 0, got {kl_weight}")
-        if target_kl is not None and not target_kl > 0:
-            raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target_kl}")
-        if target_kl is not None and not kl_weight > 0:
-            raise ValueError(f"target_kl moves kl_weight, which must be > 0 then, got {kl_weight}")
+        if not isfinite(entropy_weight):
+            raise ValueError(f"entropy_weight must be a finite number, got {entropy_weight}")
+        check_kl_weight(kl_weight, target=target_kl, gain=kl_gain)
         check_estimator(kl_estimator, kl_in)
         check_max_length(aggregation, max_length)
         self.reward_shaping = reward_shaping
@@ -237,7 +236,10 @@ class PolicyGradient(Algorithm):
 
     def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
         mask_T = batch["loss_mask"]
-        metrics = [*count_groups(batch["reward"], batch).metrics(), *reward_moments(self.reward_shaping, batch)]
+        metrics = [
+            *count_groups(self.reward_shaping(batch), batch).metrics(),
+            *reward_moments(self.reward_shaping, batch),
+        ]
         if self.kl_weight > 0 and self.kl_in == "reward":
             metrics += moments("reward_kl", -kl_penalty(batch, self.kl_estimator)[mask_T])
         return [*metrics, *moments("advantage", batch["advantage"][mask_T])]

@@ -19,6 +19,7 @@ steps end on one token, their scores are one, the sum. A group of equal scores, 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from areal_lit_algorithms.grpo import GRPO
@@ -40,8 +41,8 @@ class ProcessReward(GRPO):
 
     def __init__(self, *, outcome_weight: float = 0.0, step_norm: Normaliser = Normaliser(), **grpo: Any) -> None:
         super().__init__(**grpo)
-        if not outcome_weight >= 0:
-            raise ValueError(f"outcome_weight must be >= 0, got {outcome_weight}")
+        if not 0 <= outcome_weight < math.inf:
+            raise ValueError(f"outcome_weight must be >= 0, got {outcome_weight}, and finite")
         self.outcome_weight = outcome_weight
         self.step_norm = step_norm
 

@@ -15,6 +15,7 @@ is its own trust region around the old policy, so there is no off-policy weight:
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from areal_lit_algorithms.pieces.aggregation import Aggregation
@@ -46,8 +47,8 @@ class SAPO(PolicyGradient):
         **policy_gradient: Any,
     ) -> None:
         super().__init__(decoupled=False, aggregation=aggregation, **policy_gradient)
-        if not (tau_pos > 0 and tau_neg > 0):
-            raise ValueError(f"tau_pos and tau_neg must be > 0, got {tau_pos} and {tau_neg}")
+        if not (0 < tau_pos < math.inf and 0 < tau_neg < math.inf):
+            raise ValueError(f"tau_pos and tau_neg must be > 0, got {tau_pos} and {tau_neg}, and finite")
         self.tau_pos = tau_pos
         self.tau_neg = tau_neg
 

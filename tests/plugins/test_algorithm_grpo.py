@@ -14,6 +14,7 @@ from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.pieces.rejection import Rejection
+from areal_lit_algorithms.pieces.shaping import Overlong, Shaping
 
 
 def step(
@@ -146,3 +147,17 @@ def test_step_metrics_show_advantages_rewards_and_groups() -> None:
     advantage = {"advantage_mean": 0.0, "advantage_std": 0.5**0.5, "advantage_max": 1.0, "advantage_min": -1.0}
     reward = {"reward_raw_mean": 3.5, "reward_raw_std": 2.75**0.5, "reward_raw_max": 5.0, "reward_raw_min": 1.0}
     assert values == pytest.approx(groups | advantage | reward)
+
+
+def test_groups_without_variance_are_those_of_equal_shaped_rewards() -> None:
+    """Clipped, 3 and 2 are one reward; with a penalty on length, 1 and 1 are two."""
+
+    def share(shaping: Shaping, rewards: list[float], masks: list[list[int]]) -> float:
+        algorithm = GRPO(reward_shaping=shaping)
+        batch = algorithm.prepare(make_batch(algorithm, [1, 1], rewards, masks))
+        values = {metric.name: metric.value for metric in algorithm.step_metrics(batch)}
+        assert values["train/zero_variance_groups"] == float(not batch["advantage"].any())
+        return values["train/zero_variance_groups"]
+
+    assert share(Shaping(reward_clip=1.0), [3.0, 2.0], [[1], [1]]) == 1.0
+    assert share(Shaping(overlong=Overlong(max_length=4, buffer=4)), [1.0, 1.0], [[1], [1, 1, 1]]) == 0.0

@@ -8,6 +8,7 @@ In the reward it is the other way round: k1 gives the policy the gradient of the
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from areal_lit.token_batch import masked_metric
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 KLPlace = Literal["loss", "reward"]
 
+LARGEST_ERROR = 0.2
+"""Of the divergence from its target, as a share of that, in one step of the controller."""
 RATIO_CAP = 10.0
 """Of the ratio a loss term carries. Beyond, a token says more about the mismatch than about the divergence."""
 
@@ -80,9 +83,28 @@ def check_estimator(estimator: KLEstimator, place: KLPlace) -> None:
         raise ValueError("kl_estimator k3+ differs from k3 in its gradient, which a reward has none of; take k3")
 
 
+def check_kl_weight(weight: float, *, target: float | None, gain: float) -> None:
+    """Raise ValueError for a weight that can be none, or that its controller could not move or would turn negative."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(
+            f"kl_weight must be >= 0, got {weight}; it multiplies the divergence, so it must be finite too"
+        )
+    if target is not None and not target > 0:
+        raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target}")
+    if target is not None and not weight > 0:
+        raise ValueError(f"target_kl moves kl_weight, which must be > 0 then, got {weight}")
+    if not 0 < gain < 1 / LARGEST_ERROR:
+        raise ValueError(
+            f"kl_gain must be in (0, {1 / LARGEST_ERROR:g}), or kl_weight would change its sign, got {gain}"
+        )
+
+
 def adapted_weight(weight: float, kl: float, *, target: float, gain: float) -> float:
     """The weight after a step whose divergence was ``kl``: ``weight (1 + gain clip(kl / target - 1, -0.2, 0.2))``.
 
-    The log-space controller of arXiv 1909.08593, section 2.2, whose gain is 0.1.
+    The log-space controller of arXiv 1909.08593, section 2.2, whose gain is 0.1. A divergence that is not finite moves
+    nothing: its step was not taken.
     """
-    return weight * (1 + gain * min(max(kl / target - 1, -0.2), 0.2))
+    if not math.isfinite(kl):
+        return weight
+    return weight * (1 + gain * min(max(kl / target - 1, -LARGEST_ERROR), LARGEST_ERROR))

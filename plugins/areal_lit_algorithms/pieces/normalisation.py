@@ -5,6 +5,7 @@ Shapes: N things to be compared: samples, turns or tokens. Inside everything is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -53,8 +54,8 @@ class Normaliser:
             )
         if self.leave_one_out and self.mean_level == "none":
             raise ValueError("leave_one_out is about the mean, got mean_level 'none'; choose group or batch")
-        if not self.eps >= 0:
-            raise ValueError(f"eps must be >= 0, got {self.eps}")
+        if not 0 <= self.eps < math.inf:
+            raise ValueError(f"eps must be >= 0, got {self.eps}, and finite")
 
     def __call__(self, x_N: Tensor, group_N: Tensor, valid_N: Tensor) -> Tensor:
         """The normalised values, [N].

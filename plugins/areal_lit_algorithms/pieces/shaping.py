@@ -5,6 +5,7 @@ Shapes: S samples of the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,8 +34,8 @@ class Overlong:
     def __post_init__(self) -> None:
         if not 0 < self.buffer <= self.max_length:
             raise ValueError(f"buffer must be in 1..max_length {self.max_length}, got {self.buffer}")
-        if not self.factor > 0:
-            raise ValueError(f"factor must be > 0, got {self.factor}; without a penalty leave it out")
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"factor must be > 0, got {self.factor}, and finite; without a penalty leave overlong out")
 
     @property
     def free_length(self) -> int:
@@ -72,8 +73,10 @@ class Shaping:
     reward_clip: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.reward_scaling > 0:
-            raise ValueError(f"reward_scaling must be > 0, got {self.reward_scaling}")
+        if not math.isfinite(self.reward_bias):
+            raise ValueError(f"reward_bias must be a finite number, got {self.reward_bias}")
+        if not 0 < self.reward_scaling < math.inf:
+            raise ValueError(f"reward_scaling must be > 0, got {self.reward_scaling}, and finite")
         if self.reward_clip is not None and not self.reward_clip > 0:
             raise ValueError(f"reward_clip must be > 0 (or null for none), got {self.reward_clip}")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import DataModule, Source
 from areal_lit.names import closest
@@ -13,6 +14,7 @@ from areal_lit.sizes import MAX_EXAMPLES, require_size
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit.validation import template_rules
+from areal_lit_data.columns import Row, RowExamples
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -108,8 +110,13 @@ class ReasoningGym(DataModule):
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
 
-    def _entries(self, name: str, task: Task, size: int, seed: int) -> Entries:
-        return Entries(name, create_task(name, task, size, seed), self._prompt)
+    def _entries(self, name: str, task: Task, size: int, seed: int) -> RowExamples:
+        """The task's entries by index, each of which it draws from its seed and the index."""
+        return RowExamples(create_task(name, task, size, seed), partial(self._example, name))
+
+    def _example(self, name: str, entry: Row) -> Example:
+        fields = {"dataset": name, "entry": entry, "answer": entry["answer"]}
+        return Example(prompt=self._prompt(entry["question"]), fields=fields)
 
     def _prompt(self, question: str) -> str | tuple[Mapping[str, Any], ...]:
         text = f"{question.rstrip()}\n\n{self.hint}" if self.hint else question
@@ -117,29 +124,6 @@ class ReasoningGym(DataModule):
             return f"{text}\n"
         system = () if self.system is None else ({"role": "system", "content": self.system},)
         return (*system, {"role": "user", "content": text})
-
-
-class Entries(Sequence[Example]):
-    """A task's entries by index; the task draws each from its seed and the index."""
-
-    def __init__(self, name: str, dataset: Any, prompt: Any) -> None:
-        self.name = name
-        self.dataset = dataset
-        self.prompt = prompt
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        entry = self.dataset[range(len(self))[index]]
-        fields = {"dataset": self.name, "entry": entry, "answer": entry["answer"]}
-        return Example(prompt=self.prompt(entry["question"]), fields=fields)
 
 
 def create_task(name: str, task: Task, size: int, seed: int) -> Any:

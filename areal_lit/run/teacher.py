@@ -13,7 +13,9 @@ import numpy as np
 
 from areal_lit.activity import Activity
 from areal_lit.contracts import Output, Process
+from areal_lit.models import ModelFiles
 from areal_lit.rollout.event_thread import EventThread
+from areal_lit.rollout.limits import Limits, token_problem
 from areal_lit.teacher_server import TeacherServer
 from areal_lit.token_batch import TokenBatch, TokenOutputs
 from areal_lit.types import IntArray
@@ -68,12 +70,19 @@ class TeacherClient:
             answers = self._answers(batch, lambda ids, t: backend.score_topk(ids, k=k, temperature=t))
             tokens, logprobs = [token_ids for token_ids, _ in answers], [values for _, values in answers]
             shape = (batch.num_tokens, k)
-            return TokenOutputs(
-                topk_token_TK=_column(batch, tokens, shape, np.int64),
-                topk_logprob_TK=_column(batch, logprobs, shape, np.float32),
-            )
-        logprobs = self._answers(batch, lambda ids, t: backend.score(ids, temperature=t))
-        return TokenOutputs(logprob_T=_column(batch, logprobs, (batch.num_tokens,), np.float32))
+            token_TK, logprob_TK = _column(batch, tokens, shape, np.int64), _column(batch, logprobs, shape, np.float32)
+            self._check(batch, token_TK, logprob_TK)
+            return TokenOutputs(topk_token_TK=token_TK, topk_logprob_TK=logprob_TK)
+        said = self._answers(batch, lambda ids, t: backend.score(ids, temperature=t))
+        logprob_T = _column(batch, said, (batch.num_tokens,), np.float32)
+        self._check(batch, batch["token"], logprob_T)
+        return TokenOutputs(logprob_T=logprob_T)
+
+    def _check(self, batch: TokenBatch, token: Tensor, logprob: Tensor) -> None:
+        """Raise ValueError for what no model can say at a loss token."""
+        mask_T, limits = batch["loss_mask"], Limits(vocab_size=ModelFiles(self._server.model).vocab_size)
+        if problem := token_problem(token[mask_T].numpy(), logprob[mask_T].numpy(), limits=limits):
+            raise ValueError(f"the teacher's server answered what no model can: {problem}")
 
     def _answers(self, batch: TokenBatch, ask: Callable[[IntArray, float], Awaitable[Answer]]) -> list[Answer]:
         """What it says of every sequence with loss tokens, in order."""
@@ -119,7 +128,5 @@ def _column(batch: TokenBatch, answers: Sequence[Any], shape: tuple[int, ...], d
         expected = (len(mask), *shape[1:])
         if np.shape(answer) != expected:
             raise ValueError(f"the teacher's server must answer in shape {expected}, got {np.shape(answer)}")
-        if not np.isfinite(answer[mask]).all():
-            raise ValueError("the teacher's server must answer finite log-probs, got NaN or infinity at a loss token")
         column[row][mask] = answer[mask]
     return torch.from_numpy(column)

@@ -107,6 +107,11 @@ class Nothing(FakeBackend):
         return np.full(len(token_ids), np.nan, np.float32)
 
 
+class Above(FakeBackend):
+    async def score(self, token_ids: Any, *, temperature: float = 1.0) -> Any:
+        return np.ones(len(token_ids), np.float32)
+
+
 class Refusing(FakeBackend):
     async def score(self, token_ids: Any, *, temperature: float = 1.0) -> Any:
         raise ValueError("token ids must be in [0, 3)")
@@ -116,7 +121,11 @@ class Refusing(FakeBackend):
     ("kind", "rule"),
     [
         (Short, r"must answer in shape \(\d+,\), got"),
-        (Nothing, "must answer finite log-probs, got NaN or infinity at a loss token"),
+        (
+            Nothing,
+            "the teacher's server answered what no model can: log-prob nan, and all must be finite and at most 0",
+        ),
+        (Above, "log-prob 1.0, and all must be finite and at most 0"),
         (Refusing, r"token ids must be in \[0, 3\)"),
     ],
 )
@@ -126,6 +135,28 @@ def test_answers_that_do_not_fit_are_errors(tmp_path: Path, kind: type[FakeBacke
         pytest.raises(ValueError, match=rule),
     ):
         client.forward(turns(), LOGPROB)
+
+
+class Elsewhere(FakeBackend):
+    """Names tokens so far from those it means."""
+
+    by = 0
+
+    async def score_topk(self, token_ids: Any, *, k: int, temperature: float = 1.0) -> Any:
+        tokens, logprobs = await super().score_topk(token_ids, k=k, temperature=temperature)
+        return tokens + self.by, logprobs
+
+
+@pytest.mark.parametrize("by", [1000, -1000])
+def test_tokens_that_the_teacher_does_not_have_are_refused(tmp_path: Path, by: int) -> None:
+    spec, backend = tiny_spec(tmp_path), Elsewhere(start_version=0)
+    with connected(backend, spec, tmp_path) as client:
+        assert client.forward(turns().with_scalars(topk=3.0), TOPK).topk_token_TK is not None
+        backend.by = by
+        with pytest.raises(
+            ValueError, match=r"token ids from -?\d+ to -?\d+, and all must be >= 0 and below the vocab"
+        ):
+            client.forward(turns().with_scalars(topk=3.0), TOPK)
 
 
 class Silent(FakeBackend):

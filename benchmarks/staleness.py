@@ -42,6 +42,7 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "naive": {"class_path": "grpo", "init_args": {"decoupled": False, "old": "behaviour"}},
     "decoupled": {"class_path": "grpo", "init_args": {"decoupled": True, "old": "proximal"}},
     "m2po": {"class_path": "m2po"},
+    "m2po_all": {"class_path": "m2po", "init_args": {"among": "all"}},
     "icepop": {"class_path": "icepop"},
 }
 ASYNCHRONOUS = ("decoupled", 8)

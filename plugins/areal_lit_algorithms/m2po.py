@@ -1,15 +1,18 @@
 """M2PO: mask by the second moment of the off-policy log-ratio, for stale data (arXiv 2510.01161).
 
     m_t = (log pi - log behaviour)^2
-    drop the largest m_t of the step until the mean of the rest is below m2_threshold; keep at least one
+    pushed on: A > 0 and pi > behaviour, or A < 0 and pi < behaviour
+    of the tokens pushed on drop the largest m_t of the step until the mean of the rest is below m2_threshold; keep one
     loss = -keep exp(log pi - log behaviour) A,     no clip of the ratio
 
 The moment is taken over the whole step, of the recomputed proximal policy: the current one's at the first mini-batch,
-where the paper takes it. Tokens of equal moment go together. What is dropped stays in denominators.
+where the paper takes it. Tokens of equal moment go together. What is dropped stays in denominators. A token that is not
+pushed on has moved against its advantage, so its gradient brings the policy back, and it stays however far it is.
 
 | published | ours | why |
 |---|---|---|
 | threshold 0.04 | 0.04 | |
+| of all tokens; in its authors' code of those pushed on | ``among`` pushed_on | decision 0020 |
 | moment of the current policy | of the proximal one | a selection over the step needs one policy for all of it |
 | advantages of GRPO | as grpo | |
 """
@@ -17,7 +20,7 @@ where the paper takes it. Tokens of equal moment go together. What is dropped st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.token_batch import masked_metric
 from areal_lit_algorithms.pieces.ratios import ratio
@@ -37,13 +40,22 @@ class M2PO(PolicyGradient):
 
     Args:
         m2_threshold: bound on the mean squared log-ratio of the tokens that stay.
+        among: the tokens that are selected from: ``pushed_on``, those that moved the way their advantage pushes, or
+            ``all``.
     """
 
-    def __init__(self, *, m2_threshold: float = 0.04, **policy_gradient: Any) -> None:
+    def __init__(
+        self,
+        *,
+        m2_threshold: float = 0.04,
+        among: Literal["pushed_on", "all"] = "pushed_on",
+        **policy_gradient: Any,
+    ) -> None:
         super().__init__(decoupled=False, old="behaviour", proximal="recompute", rejection=None, **policy_gradient)
         if not m2_threshold > 0:
             raise ValueError(f"m2_threshold must be > 0, got {m2_threshold}")
         self.m2_threshold = m2_threshold
+        self.among = among
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -54,10 +66,13 @@ class M2PO(PolicyGradient):
         return {**super().columns, "kept": "T"}
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
-        mask_T = batch["loss_mask"]
-        log_ratio_N = (batch["proximal"] - batch["logprob"])[mask_T]
-        kept_T = mask_T.masked_scatter(mask_T, within_second_moment(log_ratio_N, self.m2_threshold))
-        return super().prepare(batch).with_columns(kept=kept_T)
+        batch = super().prepare(batch)
+        log_ratio_T = batch["proximal"] - batch["logprob"]
+        judged_T = batch["loss_mask"]
+        if self.among == "pushed_on":
+            judged_T = judged_T & (batch["advantage"] * log_ratio_T > 0)
+        kept_N = within_second_moment(log_ratio_T[judged_T], self.m2_threshold)
+        return batch.with_columns(kept=batch["loss_mask"].masked_scatter(judged_T, kept_N))
 
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
         kept_T = batch["kept"].to(logprob_T.dtype)

@@ -204,11 +204,13 @@ def _weight(paper: SimpleNamespace, samples: Sequence[Sample]) -> LossTerm:
 
 def _second_moment(paper: SimpleNamespace, samples: Sequence[Sample]) -> LossTerm:
     tokens = all_tokens(samples)
+    if paper.among == "pushed_on":
+        tokens = [t for t in tokens if t.advantage * (t.proximal - t.behaviour) > 0]
     kept = reference.within_second_moment([t.proximal - t.behaviour for t in tokens], paper.m2_threshold)
     is_kept = dict(zip(map(id, tokens), kept, strict=True))
 
     def term(_: Sample, token: Token) -> Term:
-        value = -is_kept[id(token)] * math.exp(token.logprob - token.behaviour) * token.advantage
+        value = -is_kept.get(id(token), True) * math.exp(token.logprob - token.behaviour) * token.advantage
         return value, value
 
     return term

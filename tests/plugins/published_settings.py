@@ -44,7 +44,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "sapo": {"term": "gate", "decoupled": False, "tau_pos": 1.0, "tau_neg": 1.05, "aggregation": "sequence_mean"},
     "cispo": {"term": "weight", "clip_low": 1.0, "clip_high": 4.0},
     "m2po": {
-        "term": "second_moment", "m2_threshold": 0.04, "decoupled": False, "old": "behaviour", "rejection": None,
+        "term": "second_moment", "m2_threshold": 0.04, "among": "pushed_on", "decoupled": False, "old": "behaviour",
+        "rejection": None,
     },
     "icepop": {"rejection": Rejection(action="mask", metric="ratio", lower=0.5, upper=5.0)},
     "kpop": {"rejection": Rejection(action="mask", metric="binary_kl", lower=None, upper=2.0)},

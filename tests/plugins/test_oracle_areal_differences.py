@@ -49,7 +49,7 @@ def test_areal_takes_the_deviation_from_the_means_of_the_others() -> None:
         assert ours[case.mask] == pytest.approx((others / (x[case.mask].std(ddof=1) + 1e-6))[case.mask], rel=1e-6)
 
 
-def test_areal_splits_equal_second_moments_and_divides_by_what_is_kept() -> None:
+def test_areal_selects_from_all_splits_equal_second_moments_and_divides_by_what_is_kept() -> None:
     """Ours drops tokens of equal moment together, and divides by all loss tokens: AReaL's loss times the share kept."""
     tied = 0
     for case in OUTCOMES:
@@ -58,7 +58,7 @@ def test_areal_splits_equal_second_moments_and_divides_by_what_is_kept() -> None
         if 0 < num_kept < len(moments) and moments[num_kept - 1] == moments[num_kept]:
             tied += 1
             continue
-        assert_step(take_step(M2PO(), case), case, ALGORITHMS, "m2po")
+        assert_step(take_step(M2PO(among="all"), case), case, ALGORITHMS, "m2po")
     assert tied < 10
 
 

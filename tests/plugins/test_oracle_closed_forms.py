@@ -186,6 +186,7 @@ def test_every_critic() -> None:
         ("sapo", {"tau_pos": 2.0, "tau_neg": 0.5, "old": "behaviour", "rejection": None, "aggregation": "token_mean"}),
         ("sapo", {"rejection": Rejection(action="mask", lower=0.8, upper=1.5)}),
         ("m2po", {"m2_threshold": 0.01}),
+        ("m2po", {"among": "all"}),
         ("m2po", {"m2_threshold": 0.5, "aggregation": "sequence_mean"}),
         ("cispo", {"clip_low": 0.2, "clip_high": 0.28}),
         ("reinforce_pp", {"gamma": 0.9, "turn_discount": 0.5}),

@@ -39,9 +39,8 @@ from areal_lit_algorithms.pieces.gae import at_last_token, reward_to_go
 from areal_lit_algorithms.pieces.kl import (
     KLEstimator,
     KLPlace,
-    adapted_weight,
+    KLWeight,
     check_estimator,
-    check_kl_weight,
     kl_loss,
     kl_metric,
     kl_penalty,
@@ -127,7 +126,6 @@ class PolicyGradient(Algorithm):
             raise ValueError(f"turn_discount must be in [0, 1], got {turn_discount}")
         if not isfinite(entropy_weight):
             raise ValueError(f"entropy_weight must be a finite number, got {entropy_weight}")
-        check_kl_weight(kl_weight, target=target_kl, gain=kl_gain)
         check_estimator(kl_estimator, kl_in)
         check_max_length(aggregation, max_length)
         self.reward_shaping = reward_shaping
@@ -147,7 +145,7 @@ class PolicyGradient(Algorithm):
         self.kl_gain = kl_gain
         self.entropy_weight = entropy_weight
         self.with_entropy = with_entropy
-        self._moved_kl_weight = kl_weight
+        self._kl_weight = KLWeight(kl_weight, target=target_kl, gain=kl_gain)
 
     @abstractmethod
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
@@ -156,6 +154,21 @@ class PolicyGradient(Algorithm):
     def advantages(self, batch: TokenBatch) -> Tensor:
         """What each sample's reward is worth, [S], 0 for those that may not vote."""
         return self.reward_norm.samples(self.reward_shaping(batch), batch)
+
+    def token_rewards(self, batch: TokenBatch) -> Tensor:
+        """What each token earns, float64 [T].
+
+        A sample's worth comes with its last loss token, a turn's with the turn's last, a divergence with each token.
+        """
+        mask_T = batch["loss_mask"]
+        reward_T = at_last_token(self.advantages(batch).double(), batch)
+        row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
+        group_K = batch.to_tokens(batch["group"])[row_K]
+        worth_K = self.turn_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
+        reward_T = reward_T.index_add(0, row_K, worth_K)
+        if self.kl_weight > 0 and self.kl_in == "reward":
+            reward_T = reward_T - kl_penalty(batch, self.kl_estimator)
+        return reward_T
 
     def token_advantages(self, batch: TokenBatch) -> Tensor:
         """The advantage of each token, [T]; by default all that is still to come from it on."""
@@ -191,7 +204,7 @@ class PolicyGradient(Algorithm):
             yield from overlong.rules(trainer)
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
-        batch = batch.with_scalars(kl_weight=self._moved_kl_weight)
+        batch = batch.with_scalars(kl_weight=self._kl_weight.value)
         advantage_T = self.token_advantages(batch)
         if self.advantage_norm is not None:
             advantage_T = self.advantage_norm.tokens(advantage_T, batch)
@@ -209,21 +222,14 @@ class PolicyGradient(Algorithm):
         assert outputs.logprob_T is not None
         mask_T = batch["loss_mask"]
         logprob_T = masked(outputs.logprob_T, mask_T)
-        policies = {"behaviour": masked(batch["logprob"].to(logprob_T.dtype), mask_T)}
+        old_T = behaviour_T = masked(batch["logprob"].to(logprob_T.dtype), mask_T)
         if self.uses_proximal:
-            policies["proximal"] = masked(proximal_logprob(self.proximal, logprob_T, batch), mask_T)
-        old_T = policies.get("proximal", policies["behaviour"])
+            old_T = masked(proximal_logprob(self.proximal, logprob_T, batch), mask_T)
         values_T, metrics = self.loss(logprob_T, old_T, batch)
-        for name, older_T in policies.items():
-            metrics += ratio_metrics(name, logprob_T, older_T, mask_T)
+        metrics += ratio_metrics("behaviour", logprob_T, behaviour_T, mask_T)
         if self.uses_proximal:
-            metrics += ratio_metrics("off_policy", old_T, policies["behaviour"], mask_T)
-            weight_T, weight_metrics = off_policy_weight(
-                old_T, policies["behaviour"], batch, is_corrected=self.decoupled, rejection=self.rejection
-            )
+            weight_T, weight_metrics = self._off_policy(logprob_T, old_T, behaviour_T, batch)
             values_T, metrics = values_T * weight_T, metrics + weight_metrics
-            if self.proximal == "compare":
-                metrics += compared(logprob_T, batch)
         if self.kl_weight > 0:
             metrics += (kl_metric(logprob_T, batch),)
             if self.kl_in == "loss":
@@ -248,21 +254,15 @@ class PolicyGradient(Algorithm):
         """Move the KL weight, and report what it was and what the off-policy weights leave of the data."""
         derived = effective_sample_size(metrics)
         if self.kl_weight > 0:
-            derived.append(Metric(name="train/kl_weight", sum=self._moved_kl_weight))
-        measured = metrics.get("train/kl_reference")
-        if self.target_kl is not None and measured is not None and measured.count:
-            self._moved_kl_weight = adapted_weight(
-                self._moved_kl_weight, measured.value, target=self.target_kl, gain=self.kl_gain
-            )
+            derived.append(Metric(name="train/kl_weight", sum=self._kl_weight.value))
+        self._kl_weight.move(metrics.get("train/kl_reference"))
         return derived
 
     def state_dict(self) -> Mapping[str, Any]:
-        return {} if self.target_kl is None else {"kl_weight": self._moved_kl_weight}
+        return self._kl_weight.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back the moved KL weight; a weight that is not moved any more is what the recipe says."""
-        if self.target_kl is not None and "kl_weight" in state:
-            self._moved_kl_weight = float(state["kl_weight"])
+        self._kl_weight.load_state_dict(state)
 
     @property
     def uses_rewards(self) -> bool:
@@ -279,17 +279,13 @@ class PolicyGradient(Algorithm):
         """What rewards of turns and steps are compared by: each with those of all turns of its group."""
         return self.reward_norm
 
-    def token_rewards(self, batch: TokenBatch) -> Tensor:
-        """What each token earns, float64 [T].
-
-        A sample's worth comes with its last loss token, a turn's with the turn's last, a divergence with each token.
-        """
-        mask_T = batch["loss_mask"]
-        reward_T = at_last_token(self.advantages(batch).double(), batch)
-        row_K = (batch["turn_scored"] & mask_T).nonzero()[:, 0]
-        group_K = batch.to_tokens(batch["group"])[row_K]
-        worth_K = self.turn_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
-        reward_T = reward_T.index_add(0, row_K, worth_K)
-        if self.kl_weight > 0 and self.kl_in == "reward":
-            reward_T = reward_T - kl_penalty(batch, self.kl_estimator)
-        return reward_T
+    def _off_policy(
+        self, logprob_T: Tensor, proximal_T: Tensor, behaviour_T: Tensor, batch: TokenBatch
+    ) -> tuple[Tensor, tuple[Metric, ...]]:
+        """The weight of each token's loss, [T], and how far the three policies are from each other."""
+        weight_T, metrics = off_policy_weight(
+            proximal_T, behaviour_T, batch, is_corrected=self.decoupled, rejection=self.rejection
+        )
+        metrics += ratio_metrics("proximal", logprob_T, proximal_T, batch["loss_mask"])
+        metrics += ratio_metrics("off_policy", proximal_T, behaviour_T, batch["loss_mask"])
+        return weight_T, metrics + (compared(logprob_T, batch) if self.proximal == "compare" else ())

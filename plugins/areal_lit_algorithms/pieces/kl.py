@@ -9,7 +9,8 @@ In the reward it is the other way round: k1 gives the policy the gradient of the
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.token_batch import masked_metric
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
@@ -83,22 +84,6 @@ def check_estimator(estimator: KLEstimator, place: KLPlace) -> None:
         raise ValueError("kl_estimator k3+ differs from k3 in its gradient, which a reward has none of; take k3")
 
 
-def check_kl_weight(weight: float, *, target: float | None, gain: float) -> None:
-    """Raise ValueError for a weight that can be none, or that its controller could not move or would turn negative."""
-    if not 0 <= weight < math.inf:
-        raise ValueError(
-            f"kl_weight must be >= 0, got {weight}; it multiplies the divergence, so it must be finite too"
-        )
-    if target is not None and not target > 0:
-        raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target}")
-    if target is not None and not weight > 0:
-        raise ValueError(f"target_kl moves kl_weight, which must be > 0 then, got {weight}")
-    if not 0 < gain < 1 / LARGEST_ERROR:
-        raise ValueError(
-            f"kl_gain must be in (0, {1 / LARGEST_ERROR:g}), or kl_weight would change its sign, got {gain}"
-        )
-
-
 def adapted_weight(weight: float, kl: float, *, target: float, gain: float) -> float:
     """The weight after a step whose divergence was ``kl``: ``weight (1 + gain clip(kl / target - 1, -0.2, 0.2))``.
 
@@ -108,3 +93,43 @@ def adapted_weight(weight: float, kl: float, *, target: float, gain: float) -> f
     if not math.isfinite(kl):
         return weight
     return weight * (1 + gain * min(max(kl / target - 1, -LARGEST_ERROR), LARGEST_ERROR))
+
+
+class KLWeight:
+    """The weight of a divergence, which a controller moves toward as many nats per token as are wanted.
+
+    Args:
+        weight: to begin with.
+        target: nats per token; None keeps the weight.
+        gain: how fast the weight is moved.
+    """
+
+    def __init__(self, weight: float, *, target: float | None, gain: float) -> None:
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"kl_weight must be >= 0, got {weight}; it multiplies the divergence, so it must be finite too"
+            )
+        if target is not None and not target > 0:
+            raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target}")
+        if target is not None and not weight > 0:
+            raise ValueError(f"target_kl moves kl_weight, which must be > 0 then, got {weight}")
+        if not 0 < gain < 1 / LARGEST_ERROR:
+            raise ValueError(
+                f"kl_gain must be in (0, {1 / LARGEST_ERROR:g}), or kl_weight would change its sign, got {gain}"
+            )
+        self.value = weight
+        self._target = target
+        self._gain = gain
+
+    def move(self, measured: Metric | None) -> None:
+        """Take a step's ``kl_reference`` into account; without one, or without a target, the weight stays."""
+        if self._target is not None and measured is not None and measured.count:
+            self.value = adapted_weight(self.value, measured.value, target=self._target, gain=self._gain)
+
+    def state_dict(self) -> Mapping[str, float]:
+        return {} if self._target is None else {"kl_weight": self.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back a moved weight; one that is not moved any more is what the recipe says."""
+        if self._target is not None and "kl_weight" in state:
+            self.value = float(state["kl_weight"])

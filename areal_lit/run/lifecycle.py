@@ -34,6 +34,7 @@ from areal_lit.run.phase_clock import PhaseClock
 from areal_lit.run.policies import DefaultPolicies
 from areal_lit.run.processes import check_refreshes, set_up, start_engines, start_roles, start_teacher
 from areal_lit.run.run import Run, Status
+from areal_lit.run.saving import Saving
 from areal_lit.run.state import RunState, run_components
 from areal_lit.run.teacher import TeacherClient
 from areal_lit.secrets import redact
@@ -169,9 +170,9 @@ class Lifecycle:
         writer = CheckpointWriter(self._store, timeout_s=timeout_s, watch=failures.check, on_failure=failures.fail)
         self._loggers.setup(directory.path, redact(config), trainer.step)
         return Run(
-            trainer, path=directory.path, data=data, roles=groups, teacher=teacher, batches=batches, state=state,
-            writer=writer, loggers=self._loggers, hook=hook, clock=clock, interrupts=self._interrupts,
-            watch=self._failures.check,
+            trainer, path=directory.path, data=data, roles=groups, teacher=teacher, batches=batches,
+            saving=Saving(trainer, state=state, writer=writer, loggers=self._loggers), loggers=self._loggers,
+            hook=hook, clock=clock, interrupts=self._interrupts, watch=self._failures.check,
         )  # fmt: skip
 
     def _open_directory(self, config: Mapping[str, Any]) -> RunDirectory:

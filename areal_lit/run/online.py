@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pluggy
 
-from areal_lit.batching import pack
 from areal_lit.contracts import Process, Reward, Source
 from areal_lit.models import load_config
 from areal_lit.plugins import fingerprint
@@ -21,20 +19,15 @@ from areal_lit.roles import RoleGroup
 from areal_lit.rollout import RolloutLoop
 from areal_lit.rollout.limits import Limits
 from areal_lit.run.directory import RunDirectory
+from areal_lit.run.probes import logprobs_of, probe_prompts
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
-from areal_lit.types import Example, FloatArray, Group, IntArray, Metric, ModelSpec, Prompt, Trajectory
+from areal_lit.types import Group, Metric, ModelSpec, Prompt
 from areal_lit.validation import components, sequence_limit
 from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
-
-
-PROBED_ROWS = 64
-"""Rows among which the prompts of the parity probe are looked for."""
-
-logger = logging.getLogger(__name__)
 
 
 class Online:
@@ -58,7 +51,6 @@ class Online:
         self._trainer = trainer
         self._sources = sources
         self._codec = codec
-        self._policy = policy
         self._backend = trainer.inference
         rewards = rewards_by_key(trainer.reward, {"source": sources, "evaluation set": evaluation_sources})
         self._scorer = Scorer(
@@ -92,7 +84,7 @@ class Online:
             loop_run=lambda coroutine, timeout_s, what: self._loop.run(coroutine, timeout_s=timeout_s, what=what),
             send=lambda source: policy.send(trainer.transport, source),  # type: ignore[arg-type]
             manifest=policy.manifest,
-            forward=self._trainer_logprobs,
+            forward=partial(logprobs_of, policy),
             sync_mode=trainer.rollout.sync_mode,
             directory=str(trainer.launcher.scratch or directory.path),
             dtype=trainer.policy.model.dtype,
@@ -182,16 +174,6 @@ class Online:
         prompts = probe_prompts(self._codec, source, num=trainer.sync.probe_prompts, longest=longest)
         self._syncer.set_probe_prompts(prompts, max_new_tokens=num_tokens)
 
-    def _trainer_logprobs(self, probes: Sequence[tuple[IntArray, int, float]]) -> list[FloatArray]:
-        """The trainer's log-probs of generated tokens, per (token ids, prompt length, temperature)."""
-        groups = [_probe_group(index, *probe) for index, probe in enumerate(probes)]
-        out = self._policy.forward(pack(groups), frozenset({"logprob"}))
-        assert out.logprob_T is not None
-        logprobs = out.logprob_T.numpy()
-        ends = np.cumsum([len(token_ids) for token_ids, _, _ in probes])
-        parts = np.split(logprobs, ends[:-1])
-        return [part[num_prompt:] for part, (_, num_prompt, _) in zip(parts, probes, strict=True)]
-
 
 def limits_of(trainer: Trainer) -> Limits:
     """What fits every model and a micro-batch of each, and the policy's vocabulary; models are at hand by now."""
@@ -207,24 +189,6 @@ def _loaded_config(spec: ModelSpec) -> Mapping[str, Any]:
         config: Mapping[str, Any] = load_config(spec).get_text_config().to_dict()
         return config
     return {}
-
-
-def probe_prompts(codec: TextCodec, source: Source, *, num: int, longest: int) -> list[IntArray]:
-    """Tokens of the first ``num`` prompts that fit; only the first rows are looked at."""
-    prompts: list[IntArray] = []
-    for index in range(min(len(source.examples), PROBED_ROWS)):
-        if len(prompts) == num:
-            break
-        # tokenizers and templates raise whatever they like; the row's own rollout reports and counts it
-        with suppress(Exception):
-            token_ids = codec.encode_prompt(source.examples[index])
-            if 0 < len(token_ids) <= longest:
-                prompts.append(token_ids)
-    if not prompts:
-        logger.warning(
-            "no parity probe: none of the first %d prompts has between 1 and %d tokens", PROBED_ROWS, longest
-        )
-    return prompts
 
 
 def rewards_by_key(default: Reward | None, sources: Mapping[str, Mapping[str, Source]]) -> dict[str, Reward]:
@@ -249,18 +213,3 @@ def rewards_by_key(default: Reward | None, sources: Mapping[str, Mapping[str, So
     if missing:
         raise ValueError(f"nothing scores {', '.join(missing)}: name a reward, or give these sources their own")
     return rewards
-
-
-def _probe_group(index: int, token_ids: IntArray, num_prompt: int, temperature: float) -> Group:
-    prompt = Prompt(prompt_id=index, source="probe", row=index, epoch=0, example=Example(prompt=""))
-    mask = np.arange(len(token_ids)) >= num_prompt
-    trajectory = Trajectory(
-        token_ids=token_ids,
-        loss_mask=mask,
-        logprobs=np.zeros(len(token_ids), dtype=np.float32),
-        versions=np.where(mask, 0, -1),
-        prompt=prompt,
-        temperature=temperature,
-        reward=0.0,
-    )
-    return Group(prompt=prompt, trajectories=(trajectory,))

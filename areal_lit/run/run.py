@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Literal
 import pluggy
 
 from areal_lit.batching import pack, split_minibatches
-from areal_lit.checkpointing import CheckpointWriter
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts
 from areal_lit.hookspecs import PhaseName
 from areal_lit.roles import RoleGroup
 from areal_lit.run.data import RunData
 from areal_lit.run.interrupts import Interrupts
 from areal_lit.run.loggers import Loggers
+from areal_lit.run.model_columns import with_model_columns
 from areal_lit.run.offline import OfflineBatches, encode_row
 from areal_lit.run.online import Online
 from areal_lit.run.phase_clock import PhaseClock
-from areal_lit.run.state import RunState
+from areal_lit.run.saving import Saving
 from areal_lit.run.teacher import TeacherClient
 from areal_lit.token_batch import TokenBatch
 from areal_lit.types import Group, Metric, Prompt, merge_metrics
-from areal_lit.validation import ROLE_OF_NEED
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -46,18 +45,17 @@ class Run:
 
     def __init__(
         self, trainer: Trainer, *, path: Path, data: RunData, roles: Mapping[str, RoleGroup],
-        teacher: TeacherClient | None, batches: OfflineBatches | Online, state: RunState, writer: CheckpointWriter,
-        loggers: Loggers, hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts,
+        teacher: TeacherClient | None, batches: OfflineBatches | Online, saving: Saving, loggers: Loggers,
+        hook: pluggy.HookRelay, clock: PhaseClock, interrupts: Interrupts,
         watch: Callable[[], None],
     ) -> None:  # fmt: skip
         self.trainer = trainer
         self.path = path
         self.batches = batches
         self._roles = roles
-        self._frozen: Mapping[str, RoleGroup | TeacherClient] = {**roles, **({"teacher": teacher} if teacher else {})}
+        self._models: Mapping[str, RoleGroup | TeacherClient] = {**roles, **({"teacher": teacher} if teacher else {})}
         self._data = data
-        self._state = state
-        self._writer = writer
+        self._saving = saving
         self._loggers = loggers
         self._hook = hook
         self._clock = clock
@@ -68,8 +66,6 @@ class Run:
         self._version = -1
         self._evaluated_step = -1
         self._evaluation: Mapping[str, float] = {}
-        self._is_ready_to_save = False
-        self._saved_step = trainer.step  # what a run starts from needs no saving
         self._has_taken = False
         self._is_training = False
 
@@ -94,8 +90,7 @@ class Run:
     def phase(self, name: PhaseName) -> Iterator[None]:
         """Enter every context manager that plugins put around this phase."""
         self._watch()
-        self._writer.check()
-        self._tell_committed()
+        self._saving.check()
         with ExitStack() as stack:
             for manager in self._hook.phase(trainer=self.trainer, name=name, step=self.trainer.step):
                 stack.enter_context(manager)
@@ -141,9 +136,7 @@ class Run:
         self._metrics += algorithm.end_step(merge_metrics(self._metrics))
         self._refresh_roles(trainer.step + 1)
         self._has_taken = self._is_training = False
-        if not self._is_ready_to_save:
-            self._state.prepare_capture()
-            self._is_ready_to_save = True
+        self._saving.get_ready()
 
     def sync_weights(self) -> None:
         """Hand the engine the weights of this step; admission goes on with the new version."""
@@ -188,24 +181,24 @@ class Run:
 
     def save(self) -> None:
         """Have a checkpoint of everything written: while training goes on or, after the last step, before returning."""
-        self._save(goes_on=self.trainer.checkpoint.in_background and not self.is_done)
+        self._saving.save(self._current_evaluation, goes_on=self.trainer.checkpoint.in_background and not self.is_done)
 
     def rescue(self) -> bool:
         """Save, before returning, what a run had trained when something else failed.
 
         False if nothing is new, if the recipe wants no checkpoint at the end, or if a step was half done.
         """
-        if self._is_training or self._saved_step == self.trainer.step or not self.trainer.checkpoint.at_end:
+        if self._is_training or self._saving.is_up_to_date or not self.trainer.checkpoint.at_end:
             return False
         if self._has_taken:
             self.batches.give_back()
-        self._save(goes_on=False)
+        self._saving.save(self._current_evaluation, goes_on=False)
         return True
 
     def complete(self) -> None:
         """The run's last duties: what ``at_end`` asks for and was not due anyway. Interrupted runs are only saved."""
         trainer = self.trainer
-        is_due = trainer.checkpoint.at_end and self._saved_step != trainer.step
+        is_due = trainer.checkpoint.at_end and not self._saving.is_up_to_date
         if trainer.evaluation.at_end and self.status == "finished" and self._evaluated_step != trainer.step > 0:
             if self.is_engine_behind:
                 with self.phase("sync_weights"):
@@ -216,14 +209,13 @@ class Run:
         if is_due and trainer.step > 0:
             with self.phase("checkpoint"):
                 self.save()
-        self._wait_for_checkpoint()
+        self._saving.wait()
         self._log_late_counts()
         self.tell_finished_rollouts()
 
     def finish_saving(self) -> None:
         """After a failure: let the checkpoint that is being written come to its end, and tell the loggers."""
-        self._writer.finish()
-        self._tell_committed()
+        self._saving.finish()
 
     def tell_finished_rollouts(self) -> None:
         """Call ``rollout_finish`` for the groups that completed since the last call."""
@@ -246,27 +238,10 @@ class Run:
             if refresh is not None and refresh.is_due(step):
                 group.take_weights("policy", decay=refresh.decay)
 
-    def _save(self, *, goes_on: bool) -> None:
-        trainer = self.trainer
-        evaluation = self._evaluation if self._evaluated_step == trainer.step else {}
-        self._wait_for_checkpoint()
-        self._writer.write(
-            trainer.step, lambda path: self._state.capture(path, evaluation=evaluation, in_background=goes_on)
-        )
-        self._saved_step = trainer.step
-        if not goes_on:
-            self._wait_for_checkpoint()
-
-    def _tell_committed(self) -> None:
-        """Loggers hear of checkpoints once these are whole."""
-        for step, path in self._writer.take_committed():
-            has_export = self.trainer.checkpoint.export_hf
-            self._loggers.artifact(step, "model" if has_export else "checkpoint", path / "hf" if has_export else path)
-
-    def _wait_for_checkpoint(self) -> None:
-        with self.trainer.activity.during("writing a checkpoint"):
-            self._writer.wait()
-        self._tell_committed()
+    @property
+    def _current_evaluation(self) -> Mapping[str, float]:
+        """Metrics of an evaluation of this step; empty if there was none."""
+        return self._evaluation if self._evaluated_step == self.trainer.step else {}
 
     @property
     def _is_at_last_step(self) -> bool:
@@ -275,30 +250,8 @@ class Run:
     def _prepared(self, groups: Sequence[Group]) -> TokenBatch:
         algorithm = self.trainer.algorithm
         batch = pack(groups, algorithm_columns=algorithm.columns, source_names=self._data.source_names)
-        return algorithm.prepare(self._with_outputs(batch.with_scalars(step=float(self.trainer.step))))
-
-    def _with_outputs(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with the columns that the algorithm needs from models."""
-        algorithm, needs = self.trainer.algorithm, self.trainer.algorithm.needs
-        if "proximal" in needs:
-            out = self._roles["policy"].forward(batch, frozenset({"logprob"}))
-            assert out.logprob_T is not None
-            batch = batch.with_columns(proximal=out.logprob_T)
-        for need in sorted(needs & {"reference", "teacher"}):
-            out = self._frozen[ROLE_OF_NEED[need]].forward(batch, frozenset({"logprob"}))
-            assert out.logprob_T is not None
-            batch = batch.with_columns(**{need: out.logprob_T})
-        if "topk" in needs:
-            out = self._frozen["teacher"].forward(batch.with_scalars(topk=algorithm.num_topk), frozenset({"topk"}))
-            assert out.topk_token_TK is not None
-            assert out.topk_logprob_TK is not None
-            batch = batch.with_columns(topk_token=out.topk_token_TK, topk_logprob=out.topk_logprob_TK)
-        if "values" in needs:
-            out = self._roles["critic"].forward(batch, frozenset({"value"}))
-            assert out.value_T is not None
-            assert out.final_value_S is not None
-            batch = batch.with_columns(value=out.value_T, final_value=out.final_value_S)
-        return batch
+        batch = batch.with_scalars(step=float(self.trainer.step))
+        return algorithm.prepare(with_model_columns(batch, algorithm, self._models))
 
     def _offline_loss(self, name: str, prompts: Sequence[Prompt]) -> list[Metric]:
         """The objective's loss and metrics over an evaluation set, as ``eval/SET/...``."""

@@ -14,18 +14,13 @@ from torch import Tensor
 
 from areal_lit.batching import pack, plan_shards, shard
 from areal_lit.contracts.algorithm import Algorithm
+from areal_lit.run.model_columns import FILLED
 from areal_lit.testing.toy import NEWEST_VERSION, RaggedGroups, ToyModel, visible
 from areal_lit.token_batch import CORE_COLUMNS, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Group, Metric, merge_metrics
 from areal_lit.worker import ON_RANKS
 
-COLUMNS_OF_NEED: Mapping[str, tuple[str, ...]] = {
-    "proximal": ("proximal",),
-    "reference": ("reference",),
-    "teacher": ("teacher",),
-    "topk": ("topk_token", "topk_logprob"),
-    "values": ("value", "final_value"),
-}
+COLUMNS_OF_NEED: Mapping[str, tuple[str, ...]] = {need: tuple(filled.columns) for need, filled in FILLED.items()}
 _GARBAGE = (1e3, -1e3, float("nan"))
 _WHOLE_GARBAGE = (0, 1, 5)
 """For versions, turns and truths: values that there are, at the wrong place."""

@@ -1,4 +1,4 @@
-"""Which reward scores what."""
+"""Which reward scores what, and how long a sequence may be."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from areal_lit import recipes
 from areal_lit.contracts import Source
 from areal_lit.roles import Role
-from areal_lit.run.online import limits_of, probe_prompts, rewards_by_key
+from areal_lit.run.online import limits_of, rewards_by_key
 from areal_lit.testing.tiny import tiny_spec
-from areal_lit.text import TextCodec
 from areal_lit.types import Example
 from areal_lit.validation import sequence_limit
 from areal_lit_rewards.exact_match import ExactMatch
@@ -47,16 +46,6 @@ def test_sources_that_nothing_scores_are_named() -> None:
     with pytest.raises(ValueError, match="nothing scores source b, evaluation set c"):
         rewards_by_key(None, kinds)
     assert list(rewards_by_key(ExactMatch(), kinds)) == ["default", "source a"]
-
-
-def test_probes_take_the_first_rows_that_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    codec = TextCodec(tiny_spec(tmp_path))
-    rows = ["1+" * 40, "", "1+1=", "\ud800", "2+2=", "3+3="]
-    lengthy = Source(examples=[Example(prompt=row) for row in rows])
-    found = probe_prompts(codec, lengthy, num=2, longest=30)
-    assert [codec.decode(token_ids) for token_ids in found] == ["1+1=", "2+2="]
-    assert probe_prompts(codec, lengthy, num=2, longest=3) == []
-    assert "no parity probe: none of the first 64 prompts has between 1 and 3 tokens" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -80,5 +80,7 @@ def test_what_is_off_is_said_and_nothing_else(metric, value, fine, sentence):
     assert concerns({metric: fine}, warn_above=1e-3) == {}
 
 
-def test_equal_rewards_do_not_matter_to_who_has_a_teacher() -> None:
-    assert concerns({"rollout/equal_rewards": 1.0, "train/teacher_divergence": 0.1}, warn_above=1e-3) == {}
+@pytest.mark.parametrize("teaching", ["train/teacher_divergence", "train/advantage_std"])
+def test_equal_rewards_do_not_matter_to_who_learns_from_something_else(teaching: str) -> None:
+    assert concerns({"rollout/equal_rewards": 1.0, teaching: 0.1}, warn_above=1e-3) == {}
+    assert concerns({"rollout/equal_rewards": 1.0, "train/advantage_std": 0.0}, warn_above=1e-3).keys() == {"equal"}

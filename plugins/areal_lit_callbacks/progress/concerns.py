@@ -20,7 +20,8 @@ def concerns(metrics: Mapping[str, float], *, warn_above: float) -> dict[str, st
     unscored = max(metrics.get("reward/unscored", 0.0), metrics.get("rollout/unscored", 0.0))
     budget = metrics.get("rollout/failure_budget_used", 0.0)
     skipped = metrics.get("train/skipped_steps", 0.0)
-    is_taught = "train/teacher_divergence" in metrics  # whatever the rewards are
+    # of a teacher, a critic, scores of steps or a penalty on length there is something to learn all the same
+    is_taught = "train/teacher_divergence" in metrics or metrics.get("train/advantage_std", 0.0) > 0
     is_equal = metrics.get("rollout/equal_rewards") == 1 and not is_taught
     found = (
         ("mismatch", not mismatch <= warn_above, f"engine and trainer disagree by {mismatch:.2g} in log-probs"),

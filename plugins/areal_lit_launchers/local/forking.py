@@ -14,8 +14,9 @@ from io import FileIO
 from pathlib import Path
 
 from areal_lit.logs import LogPipe, Logs
+from areal_lit_launchers.local.commands import SPIN_COUNT, WORKER
 from areal_lit_launchers.local.fork_server import Fork, Order, Preload
-from areal_lit_launchers.local.spawner import SPIN_COUNT, Spawner, worker_path
+from areal_lit_launchers.local.spawner import Spawner
 
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy's would start its threads when it is imported
@@ -69,7 +70,7 @@ class ForkServer:
         self._log: LogPipe | None = None
         with theirs:
             self._process = self._spawner.spawn(
-                [sys.executable, worker_path(), "fork", str(os.getpid()), str(theirs.fileno()), TITLE],
+                [sys.executable, WORKER, "fork", str(os.getpid()), str(theirs.fileno()), TITLE],
                 env={**os.environ, **ENVIRONMENT}, log=self._output[1], pass_fds=(theirs.fileno(),),
             )  # fmt: skip
         self._control.send(pickle.dumps(sys.path))

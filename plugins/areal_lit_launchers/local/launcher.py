@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import pickle
 import socket
 import struct
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, Process, ProcessSpec, WorkerGroup
 from areal_lit.logs import LogPipe, Logs
 from areal_lit.scratch import Scratch
+from areal_lit_launchers.local import commands
 from areal_lit_launchers.local.channel import Channel, dumps
 from areal_lit_launchers.local.child import Child, stop_children
 from areal_lit_launchers.local.forking import FORK_SERVER, ForkServer, can_fork, importing_ahead
@@ -27,7 +27,7 @@ from areal_lit_launchers.local.gpus import GpuPool
 from areal_lit_launchers.local.group import LocalGroup, LocalRank
 from areal_lit_launchers.local.ports import free_ports
 from areal_lit_launchers.local.process import LocalProcess, hear
-from areal_lit_launchers.local.spawner import Spawner, Started, threads, worker_path
+from areal_lit_launchers.local.spawner import Spawner, Started
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -125,11 +125,7 @@ class Local(Launcher):
         group = LocalGroup(spec, ranks, self.stop_grace_s)
         self._groups.append(group)  # before its ranks: what starts half is stopped too
         for rank in range(spec.num_ranks):
-            env = {
-                **os.environ, "PYTHONUNBUFFERED": "1", **threads(spec.num_threads), **gpus,
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(spec.num_ranks), "LOCAL_WORLD_SIZE": str(spec.num_ranks), **spec.env,
-            }  # fmt: skip
+            env = commands.environment(spec, gpus, commands.rank_variables(spec, rank, port))
             orders = {"kind": "rank", "rank": rank, "num_ranks": spec.num_ranks, "local_rank": rank}
             child, channel = self._serve(spec, rank, f"{spec.name}-{rank}", env, orders)
             ranks.append(LocalRank(child, channel))
@@ -139,7 +135,7 @@ class Local(Launcher):
         if bool(spec.target) == bool(spec.argv):
             raise ValueError(f"process {spec.name!r} needs a target or an argv, and not both")
         gpus = self._gpus.take(spec.num_gpus, spec.name)
-        env = {**os.environ, "PYTHONUNBUFFERED": "1", **threads(spec.num_threads), **gpus, **spec.env}
+        env = commands.environment(spec, gpus)
         process = self._serve_target(spec, env) if spec.target else self._run_command(spec, env)
         self._processes.append(process)
         return process
@@ -159,13 +155,7 @@ class Local(Launcher):
 
     def _run_command(self, spec: ProcessSpec, env: Mapping[str, str]) -> LocalProcess:
         ports = free_ports(spec.num_ports)
-        names = {"port": ports[0], **{f"port{i}": port for i, port in enumerate(ports)}} if ports else {}
-        argv = list(spec.argv)
-        for name, port in names.items():
-            argv = [part.replace(f"{{{name}}}", str(port)) for part in argv]
-        if spec.python:
-            argv = [spec.python, *argv]
-        command = [sys.executable, worker_path(), "exec", str(os.getpid()), *argv]
+        command = commands.execute(spec, ports)
         child = self._start(spec.name, 0, spec.name, lambda log: self._spawn(command, env, log), is_ours=False)
         address = f"127.0.0.1:{ports[0]}" if ports else ""
         return LocalProcess(spec, child, address, ports, self.stop_grace_s)
@@ -180,15 +170,7 @@ class Local(Launcher):
         def start(log: FileIO) -> Started:
             if self._fork_server is not None and not spec.env and not python:
                 return self._fork_server.fork(log_name, theirs, log)
-            command = [
-                python or sys.executable,
-                worker_path(),
-                "serve",
-                str(os.getpid()),
-                str(theirs.fileno()),
-                log_name,
-            ]
-            return self._spawn(command, env, log, theirs.fileno())
+            return self._spawn(commands.serve(python, theirs.fileno(), log_name), env, log, theirs.fileno())
 
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)

@@ -14,12 +14,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-SPIN_COUNT = "10000"
-"""Idle threads spin for half a millisecond and then sleep: trainer, engine and rewards share the cores, and threads
-that spin for long keep each other from running (steps of 0.2 s took 1.8 s); without any spinning, the many short
-parallel regions of a step take 1.7 times as long."""
-
-
 END_TIMEOUT_S = 10.0
 """For what has been killed, or has nothing left to do."""
 
@@ -114,18 +108,6 @@ def await_end(process: subprocess.Popen[bytes], what: str) -> None:
         raise TimeoutError(
             f"{what} has not ended within {END_TIMEOUT_S:g} s (process {process.pid}); it may be stuck in the kernel"
         ) from None
-
-
-def worker_path() -> str:
-    """What every child runs first."""
-    return str(Path(__file__).with_name("worker.py"))
-
-
-def threads(num_threads: int) -> dict[str, str]:
-    """The environment that limits a process to so many CPU threads; torch reads it at import."""
-    if not num_threads:
-        return {}
-    return {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "GOMP_SPINCOUNT": SPIN_COUNT}
 
 
 class Spawned:

@@ -11,8 +11,9 @@ from areal_lit.models.loading import (
     resolve,
     without_progress_bars,
 )
+from areal_lit.models.weights import check_finite
 
 __all__ = [
-    "LATE_IMPORTS", "SCALAR_HEAD_FILE", "ModelFiles", "end_token_ids", "load_causal_lm", "load_config",
-    "load_tokenizer", "resolve", "without_progress_bars",
+    "LATE_IMPORTS", "SCALAR_HEAD_FILE", "ModelFiles", "check_finite", "end_token_ids", "load_causal_lm",
+    "load_config", "load_tokenizer", "resolve", "without_progress_bars",
 ]  # fmt: skip

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from areal_lit.checkpointing.tensors import as_os_error
 from areal_lit.contracts.strategy import Head
-from areal_lit.models import SCALAR_HEAD_FILE, load_causal_lm, load_tokenizer, resolve, without_progress_bars
+from areal_lit.models import (
+    SCALAR_HEAD_FILE,
+    check_finite,
+    load_causal_lm,
+    load_tokenizer,
+    resolve,
+    without_progress_bars,
+)
 from areal_lit.types import ModelSpec
 from areal_lit_single.network import Attention, Network
 from areal_lit_single.strategy import HEAD_PREFIX
@@ -28,6 +35,9 @@ def build_network(
     place = torch.device("cuda", local_rank) if kind == "cuda" else torch.device("cpu")
     lm = load_causal_lm(spec).to(place)
     scalar_head = None if head == "lm" else scalar_head_for(spec, lm.get_output_embeddings().in_features).to(place)
+    for module in (lm, scalar_head):
+        if module is not None:
+            check_finite(module)
     return Network(lm, scalar_head=scalar_head, attention=attention)
 
 

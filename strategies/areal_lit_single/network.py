@@ -163,6 +163,11 @@ class Network(nn.Module):
         length_S = torch.tensor([4, 5])
         with torch.no_grad():
             expected_TV = torch.cat([self._own_logits(ids) for ids in probe_T.split(length_S.tolist())])
+            if not bool(expected_TV.isfinite().all()):
+                raise ValueError(
+                    f"{type(self.lm).__name__} has logits of NaN or infinity, its weights being finite: its numbers "
+                    f"grow beyond {self.lm.dtype}; look at its files, or take another dtype"
+                )
             for choice in self._candidates(attention):
                 reason = self._try(choice, own, probe_T, length_S, expected_TV)
                 if not reason:

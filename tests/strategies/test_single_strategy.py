@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from areal_lit.contracts.strategy import Rank
+from areal_lit.models import SCALAR_HEAD_FILE, load_causal_lm
 from areal_lit.testing.strategy_case import PlainSGD, objective, random_batch, tensors, value_of
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import Loss
 from areal_lit.types import ModelSpec
 from areal_lit_optimizers.adamw import AdamW
+from areal_lit_single.network import Network
 from areal_lit_single.snapshot import STATE_FILE
 from areal_lit_single.strategy import Single
 
@@ -200,3 +203,25 @@ def test_a_constructed_strategy_pickles_and_refuses_what_it_cannot_do(tmp_path: 
 def test_no_silent_fallback_to_another_device(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no CUDA device"):
         Single(device="cuda").setup(tiny_spec(tmp_path))
+
+
+@pytest.mark.parametrize("broken", ["model.layers.0.mlp.up_proj.weight", "weight"])
+def test_weights_that_are_no_numbers_are_named_whatever_they_are_for(tmp_path: Path, broken: str) -> None:
+    """Those of the model, and those of the head beside it."""
+    spec = tiny_spec(tmp_path)
+    (tmp_path / "hf").mkdir()
+    ready(spec, head="value").export_hf(tmp_path / "hf")
+    file = tmp_path / "hf" / (SCALAR_HEAD_FILE if broken == "weight" else "model.safetensors")
+    saved = load_file(file)
+    saved[broken][0, 0] = float("nan")
+    save_file(saved, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=f"weights must be finite, and 1 of .*, the first {broken}"):
+        ready(ModelSpec(path=str(tmp_path / "hf")), head="value")
+
+
+def test_logits_that_are_no_numbers_are_told_as_such(tmp_path: Path) -> None:
+    lm = load_causal_lm(tiny_spec(tmp_path))
+    with torch.no_grad():
+        lm.model.norm.weight.fill_(3e38)
+    with pytest.raises(ValueError, match=r"has logits of NaN or infinity, .* grow beyond torch\.float32"):
+        Network(lm)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from areal_lit.models import load_causal_lm
+from areal_lit.models import check_finite, load_causal_lm
 from areal_lit.types import ModelSpec, TensorInfo
 from areal_lit_inference.transformers.slots import ATTENTION, Decode, Prefill, SlotCache, Span, pack, register_attention
 
@@ -67,15 +67,7 @@ class ServedModel:
 
     def check_finite(self) -> None:
         """Raise ValueError for weights with NaN or infinity among them."""
-        extremes = {name: torch.stack(p.aminmax()) for name, p in self.model.named_parameters() if p.numel()}
-        finite = torch.stack(list(extremes.values())).isfinite().all(1).tolist()
-        broken = [name for name, is_finite in zip(extremes, finite, strict=True) if not is_finite]
-        if broken:
-            raise ValueError(
-                f"weights must be finite, and {len(broken)} of {len(finite)} parameters hold NaN or infinity, the "
-                f"first {broken[0]}: the training that made them diverged. Go on from an earlier checkpoint with a "
-                "lower learning rate or stronger gradient clipping; of a model just loaded, look at its files and dtype"
-            )
+        check_finite(self.model)
 
     def check_parity(self) -> None:
         """Compare a short prefill and a decode step with the model's own forward pass; ValueError if they differ.

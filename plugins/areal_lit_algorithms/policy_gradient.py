@@ -3,7 +3,7 @@
 Shapes: T packed tokens, S samples of the step, K turns that have a reward.
 
     reward -> reward_shaping -> reward_norm -+-> token_rewards -> token_advantages -> advantage_norm -> advantage
-    turn_reward ------------> reward_norm ---+         |
+    turn_reward ------------> turn_norm -----+         |
     KL to the reference, with kl_in: reward -----------+
 
     loss(logprob, old) x off-policy weight + kl_weight x KL, with kl_in: loss - entropy_weight x entropy

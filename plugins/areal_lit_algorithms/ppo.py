@@ -20,7 +20,7 @@ A truncated sequence goes on with the value after its last token; a finished one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.token_batch import Loss
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from areal_lit.contracts.algorithm import Need
     from areal_lit.token_batch import Dim, Objective, TokenBatch, TokenOutputs
+    from areal_lit.trainer import Trainer
 
 
 class PPO(GRPO):
@@ -100,6 +101,14 @@ class PPO(GRPO):
     @property
     def heads(self) -> Mapping[str, Literal["lm", "value", "score"]]:
         return {"policy": "lm", "critic": "value"}
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        yield from super().rules(trainer)
+        if trainer.max_steps is not None and 0 < trainer.max_steps <= self.value_warmup_steps:
+            yield (
+                f"value_warmup_steps {self.value_warmup_steps} trains the critic alone for all of max_steps "
+                f"{trainer.max_steps}, and the policy never; lower it, or raise max_steps"
+            )
 
     def is_trained(self, role: str, step: int) -> bool:
         return role == "critic" or step >= self.value_warmup_steps

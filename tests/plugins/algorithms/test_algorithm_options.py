@@ -27,7 +27,7 @@ from areal_lit_filters.equal_rewards import EqualRewards
 
 def trainer(**changes: Any) -> Any:
     rollout = SimpleNamespace(samples_per_group=changes.pop("samples", 8), sampling=SimpleNamespace(max_new_tokens=16))
-    return SimpleNamespace(rollout=rollout, num_minibatches=1, filters=(), **changes)
+    return SimpleNamespace(**{"rollout": rollout, "num_minibatches": 1, "filters": (), "max_steps": None, **changes})
 
 
 def test_dapo_insists_on_dynamic_sampling_and_a_penalty_that_can_be_reached() -> None:
@@ -54,6 +54,9 @@ def test_a_warmup_trains_the_critic_alone() -> None:
     algorithm = PPO(value_warmup_steps=2)
     assert [algorithm.is_trained("policy", step) for step in range(4)] == [False, False, True, True]
     assert all(algorithm.is_trained("critic", step) for step in range(4))
+    (rule,) = algorithm.rules(trainer(max_steps=2))
+    assert "value_warmup_steps 2 trains the critic alone for all of max_steps 2, and the policy never" in rule
+    assert [list(algorithm.rules(trainer(max_steps=steps))) for steps in (3, None)] == [[], []]
 
 
 @pytest.mark.parametrize(

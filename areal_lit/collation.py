@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_lit.token_batch import CORE_COLUMNS, Dim
-from areal_lit.types import BoolArray, FloatArray, Group, IntArray, Trajectory
+from areal_lit.types import LARGEST_REWARD, BoolArray, FloatArray, Group, IntArray, Trajectory
 
 Column = NDArray[Any]
 
@@ -117,7 +117,7 @@ def core_columns(trajectories: Sequence[Trajectory], source_names: Sequence[str]
     segment = np.repeat(np.arange(len(length)), length)
     starts = np.cumsum(length) - length
     reward = np.array([0.0 if t.reward is None else t.reward for t in trajectories], dtype=np.float64)
-    scored = np.array([not t.unscored and _is_finite(t) for t in trajectories], dtype=bool) & np.isfinite(reward)
+    scored = np.array([not t.unscored and _is_trainable(t) for t in trajectories], dtype=bool)
     generated = np.concatenate([t.loss_mask for t in trajectories]).astype(bool)
     logprob = np.concatenate([t.logprobs for t in trajectories]).astype(np.float32)
     loss_mask = generated & scored[segment]
@@ -233,8 +233,11 @@ def _sources(trajectories: Sequence[Trajectory], source_names: Sequence[str]) ->
     return np.array([index[t.prompt.source] for t in trajectories], dtype=np.int64)
 
 
-def _is_finite(trajectory: Trajectory) -> bool:
-    return bool(np.isfinite([*trajectory.turn_rewards, *(step.value for step in trajectory.step_scores)]).all())
+def _is_trainable(trajectory: Trajectory) -> bool:
+    """Whether its rewards, which a workflow may have given itself, are numbers that training can be done with."""
+    steps = (step.value for step in trajectory.step_scores)
+    rewards = np.array([trajectory.reward or 0.0, *trajectory.turn_rewards, *steps], dtype=np.float64)
+    return bool((np.abs(rewards) <= LARGEST_REWARD).all())
 
 
 def _name(trajectory: Trajectory) -> str:

@@ -143,6 +143,10 @@ class Completion:
     stop_reason: StopReason
 
 
+LARGEST_REWARD = 1e18
+"""Training is done in float32, which holds the square of this, as variances need, and nothing much larger."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScore:
     """What one step of a completion earned: a line, a sentence, a call.

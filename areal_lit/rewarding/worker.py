@@ -23,13 +23,10 @@ from areal_lit.plugins.distributions import check_fingerprint
 from areal_lit.rewarding.keeper import fork_kept
 from areal_lit.rewarding.surroundings import Surroundings
 from areal_lit.text import TextCodec
-from areal_lit.types import Scored, StepScore, Trajectory, Unscored
+from areal_lit.types import LARGEST_REWARD, Scored, StepScore, Trajectory, Unscored
 
 FLUSH_S = 0.02
 """Results are reported at least this often, so that little is computed again when a later call has to be killed."""
-
-LARGEST_REWARD = 1e18
-"""Training is done in float32, which holds the square of this, as variances need, and nothing much larger."""
 
 REASON_CHARACTERS = 500
 COUNTER = struct.Struct("q")

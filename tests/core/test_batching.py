@@ -117,8 +117,12 @@ def test_members_of_an_atom_become_neighbours() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"reward": None, "unscored": "timeout"}, {"reward": float("nan")}, {"reward": float("inf")}]
-)
+    "changes",
+    [
+        {"reward": None, "unscored": "timeout"}, {"reward": float("nan")}, {"reward": float("inf")}, {"reward": -1e39},
+        {"turn_rewards": (1e39,)}, {"step_scores": (StepScore(last_token=1, value=-1e39),)},
+    ],
+)  # fmt: skip
 def test_unscored_samples_are_not_trained(changes: dict[str, Any]) -> None:
     batch = pack([group(trajectory([1, 2], [0, 1], **changes), trajectory([3, 4], [0, 1]))])
     assert batch["scored"].tolist() == [False, True]

@@ -78,9 +78,9 @@ class Distill(GRPO):
     ) -> None:
         super().__init__(decoupled=decoupled, old=old, **grpo)
         if not 0 <= rl_weight < math.inf:
-            raise ValueError(f"rl_weight must be >= 0 (0 is pure distillation), got {rl_weight}, and finite")
+            raise ValueError(f"rl_weight must be finite and >= 0 (0 is pure distillation), got {rl_weight}")
         if not 0 < distill_weight < math.inf:
-            raise ValueError(f"distill_weight must be > 0 and finite, got {distill_weight}; without a teacher use grpo")
+            raise ValueError(f"distill_weight must be finite and > 0, got {distill_weight}; without a teacher use grpo")
         if not 0 < beta < 1:
             raise ValueError(f"beta must be in (0, 1), got {beta}; its ends are forward_kl (0) and reverse_kl (1)")
         if top_k < 1:

@@ -48,7 +48,7 @@ class DPO(PairAlgorithm):
         if loss not in ("sigmoid", "ipo", "hinge"):
             raise ValueError(f"loss must be sigmoid, ipo or hinge, got {loss!r}")
         if not 0 < beta < math.inf:
-            raise ValueError(f"beta must be > 0, got {beta}, and finite")
+            raise ValueError(f"beta must be finite and > 0, got {beta}")
         self.loss = loss
         self.beta = beta
 

@@ -42,7 +42,7 @@ class ProcessReward(GRPO):
     def __init__(self, *, outcome_weight: float = 0.0, step_norm: Normaliser = Normaliser(), **grpo: Any) -> None:
         super().__init__(**grpo)
         if not 0 <= outcome_weight < math.inf:
-            raise ValueError(f"outcome_weight must be >= 0, got {outcome_weight}, and finite")
+            raise ValueError(f"outcome_weight must be finite and >= 0, got {outcome_weight}")
         self.outcome_weight = outcome_weight
         self.step_norm = step_norm
 

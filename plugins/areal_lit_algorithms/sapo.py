@@ -48,7 +48,7 @@ class SAPO(PolicyGradient):
     ) -> None:
         super().__init__(decoupled=False, aggregation=aggregation, **policy_gradient)
         if not (0 < tau_pos < math.inf and 0 < tau_neg < math.inf):
-            raise ValueError(f"tau_pos and tau_neg must be > 0, got {tau_pos} and {tau_neg}, and finite")
+            raise ValueError(f"tau_pos and tau_neg must be finite and > 0, got {tau_pos} and {tau_neg}")
         self.tau_pos = tau_pos
         self.tau_neg = tau_neg
 

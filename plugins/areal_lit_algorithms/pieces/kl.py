@@ -106,9 +106,7 @@ class KLWeight:
 
     def __init__(self, weight: float, *, target: float | None, gain: float) -> None:
         if not 0 <= weight < math.inf:
-            raise ValueError(
-                f"kl_weight must be >= 0, got {weight}; it multiplies the divergence, so it must be finite too"
-            )
+            raise ValueError(f"kl_weight must be finite and >= 0, got {weight}")
         if target is not None and not target > 0:
             raise ValueError(f"target_kl must be > 0 (or null to keep kl_weight as it is), got {target}")
         if target is not None and not weight > 0:

@@ -55,7 +55,7 @@ class Normaliser:
         if self.leave_one_out and self.mean_level == "none":
             raise ValueError("leave_one_out is about the mean, got mean_level 'none'; choose group or batch")
         if not 0 <= self.eps < math.inf:
-            raise ValueError(f"eps must be >= 0, got {self.eps}, and finite")
+            raise ValueError(f"eps must be finite and >= 0, got {self.eps}")
 
     def __call__(self, x_N: Tensor, group_N: Tensor, valid_N: Tensor) -> Tensor:
         """The normalised values, [N].

@@ -35,7 +35,7 @@ class Overlong:
         if not 0 < self.buffer <= self.max_length:
             raise ValueError(f"buffer must be in 1..max_length {self.max_length}, got {self.buffer}")
         if not 0 < self.factor < math.inf:
-            raise ValueError(f"factor must be > 0, got {self.factor}, and finite; without a penalty leave overlong out")
+            raise ValueError(f"factor must be finite and > 0, got {self.factor}; without a penalty leave overlong out")
 
     @property
     def free_length(self) -> int:
@@ -76,7 +76,7 @@ class Shaping:
         if not math.isfinite(self.reward_bias):
             raise ValueError(f"reward_bias must be a finite number, got {self.reward_bias}")
         if not 0 < self.reward_scaling < math.inf:
-            raise ValueError(f"reward_scaling must be > 0, got {self.reward_scaling}, and finite")
+            raise ValueError(f"reward_scaling must be finite and > 0, got {self.reward_scaling}")
         if self.reward_clip is not None and not self.reward_clip > 0:
             raise ValueError(f"reward_clip must be > 0 (or null for none), got {self.reward_clip}")
 

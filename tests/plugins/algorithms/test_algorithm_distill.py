@@ -224,8 +224,8 @@ def test_it_conforms(options: dict[str, Any], rl_weight: float) -> None:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"rl_weight": -1.0}, r"rl_weight must be >= 0 \(0 is pure distillation\), got -1"),
-        ({"distill_weight": 0.0}, "distill_weight must be > 0 and finite, got 0.0; without a teacher use grpo"),
+        ({"rl_weight": -1.0}, r"rl_weight must be finite and >= 0 \(0 is pure distillation\), got -1"),
+        ({"distill_weight": 0.0}, "distill_weight must be finite and > 0, got 0.0; without a teacher use grpo"),
         ({"beta": 1.0}, r"beta must be in \(0, 1\), got 1.0"),
         ({"top_k": 0}, "top_k must be >= 1, got 0"),
         ({"divergence": "forward_kl"}, "set compare to top_k"),

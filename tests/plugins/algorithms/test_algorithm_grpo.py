@@ -117,7 +117,7 @@ def test_conformance(settings: dict[str, Any]) -> None:
         ({"clip_high": -0.1}, "clip_high must be > 0, got -0.1"),
         ({"clip_dual": 1.0}, "clip_dual must be > 1"),
         ({"old": "behaviour"}, "decoupled clips around the proximal policy"),
-        ({"kl_weight": -1.0}, "kl_weight must be >= 0, got -1.0"),
+        ({"kl_weight": -1.0}, "kl_weight must be finite and >= 0, got -1.0"),
     ],
 )
 def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -130,8 +130,8 @@ def test_shaping_goes_in_order_and_tells_its_parts() -> None:
     ("make", "message"),
     [
         (lambda: Overlong(max_length=4, buffer=5), r"buffer must be in 1..max_length 4, got 5"),
-        (lambda: Overlong(max_length=4, buffer=2, factor=0.0), "factor must be > 0, got 0.0"),
-        (lambda: Shaping(reward_scaling=0.0), "reward_scaling must be > 0, got 0.0"),
+        (lambda: Overlong(max_length=4, buffer=2, factor=0.0), "factor must be finite and > 0, got 0.0"),
+        (lambda: Shaping(reward_scaling=0.0), "reward_scaling must be finite and > 0, got 0.0"),
         (lambda: Shaping(reward_clip=-1.0), "reward_clip must be > 0"),
     ],
 )

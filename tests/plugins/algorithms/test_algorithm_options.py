@@ -88,7 +88,7 @@ def test_needs(algorithm: Any, needs: set[str]) -> None:
         (lambda: PPO(value_clip=0.0), "value_clip must be > 0"),
         (lambda: PPO(value_warmup_steps=-1), "value_warmup_steps must be >= 0, got -1"),
         (lambda: ReinforcePP(gamma=2.0), r"gamma must be in \[0, 1\], got 2.0"),
-        (lambda: SAPO(tau_neg=0.0), "tau_pos and tau_neg must be > 0, got 1.0 and 0.0"),
+        (lambda: SAPO(tau_neg=0.0), "tau_pos and tau_neg must be finite and > 0, got 1.0 and 0.0"),
         (lambda: M2PO(m2_threshold=0.0), "m2_threshold must be > 0, got 0.0"),
         (lambda: CISPO(clip_low=2.0), r"clip_low must be in \(0, 1\], got 2.0"),
         (lambda: Normaliser(mean_level="none"), "say 'group_rms' if that is meant"),
@@ -96,7 +96,7 @@ def test_needs(algorithm: Any, needs: set[str]) -> None:
             lambda: Normaliser(mean_level="none", std_level="none", leave_one_out=True),
             "leave_one_out is about the mean",
         ),
-        (lambda: Normaliser(eps=-1.0), "eps must be >= 0, got -1.0"),
+        (lambda: Normaliser(eps=-1.0), "eps must be finite and >= 0, got -1.0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Any, message: str) -> None:

@@ -104,7 +104,7 @@ def test_rows_that_are_no_preference_are_refused(codec: TextCodec) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"beta": 0.0}, "beta must be > 0, got 0.0"),
+        ({"beta": 0.0}, "beta must be finite and > 0, got 0.0"),
         ({"loss": "kto"}, "loss must be sigmoid, ipo or hinge, got 'kto'"),
         ({"max_length": 1}, "max_length must be >= 2"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from areal_lit import Refresh, Role, Rollout, Trainer
 from areal_lit.contracts import Strategy
-from areal_lit.testing import tiny_spec
+from areal_lit.testing.tiny import TINY_CONFIG
 from areal_lit.types import ModelSpec
 from areal_lit.validation import broken_rules
 from areal_lit_algorithms.dpo import DPO
@@ -70,7 +71,8 @@ def test_who_follows_the_policy_lives_on_its_ranks_and_is_frozen() -> None:
 
 
 def test_another_architecture_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    reference = role(model=tiny_spec(tmp_path), refresh=Refresh(every_steps=100), colocate_with="policy")
+    narrow = replace(MODEL, config=TINY_CONFIG)
+    reference = role(model=narrow, refresh=Refresh(every_steps=100), colocate_with="policy")
     fit = trainer(reference)
     fit.runs_dir, fit.launcher = str(tmp_path), Inline()
     with pytest.raises(ValueError, match=r"reference.refresh .* the policy has no model.embed_tokens.weight of shape"):

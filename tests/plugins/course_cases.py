@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-from areal_lit.activity import Activity
-from areal_lit.weight_sync import WeightSync
+from areal_lit import Role, Rollout, Trainer
+from areal_lit.types import ModelSpec
+from areal_lit_algorithms.grpo import GRPO
+from areal_lit_data.arithmetic import Arithmetic
+from areal_lit_launchers.inline import Inline
+from areal_lit_optimizers.adamw import AdamW
+from areal_lit_single.strategy import Single
 
 METRICS = {
     "rollout/reward": 0.5,
@@ -23,9 +26,14 @@ METRICS = {
 
 
 def stand_in_trainer(*, step=0, max_steps=200, runs_dir="runs", config=None):
-    """What callbacks that only look see of a trainer."""
-    return SimpleNamespace(
-        name="quickstart", runs_dir=str(runs_dir), config=config or {}, step=step, max_steps=max_steps,
-        activity=Activity(), sync=WeightSync(), algorithm=SimpleNamespace(offline=False),
-        policy=SimpleNamespace(model=SimpleNamespace(dtype="float32")), critic=None, reference="a role", teacher=None,
+    """A trainer whose run never begins."""
+    spec = ModelSpec(path="package:areal_lit_recipes/quickstart_model", dtype="float32")
+    trainer = Trainer(
+        name="quickstart", runs_dir=str(runs_dir), max_steps=max_steps, algorithm=GRPO(), data=Arithmetic(),
+        policy=Role(model=spec, strategy=Single(), optimizer=AdamW(lr=1e-3)),
+        reference=Role(model=spec, strategy=Single()), launcher=Inline(),
+        rollout=Rollout(groups_per_step=4, samples_per_group=2),
     )  # fmt: skip
+    trainer.step = step
+    trainer.config = config or {}
+    return trainer

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from areal_lit.cli.listing import first_line
 from areal_lit.names import closest
 from areal_lit.plugins import Plugins, kind_of
 from areal_lit.recipes import RecipeError
-from areal_lit.recipes.schema import Parameter, Shape, describe, parameters_of, shape_of
+from areal_lit.recipes.schema import Parameter, Shape, describe, members, parameters_of, shape_of
 
 
-def key_lines(cls: type, prefix: str = "", plugins: Plugins | None = None) -> Iterator[str]:
-    """A few lines per key of a class, those of its groups below them."""
+def key_lines(cls: type, prefix: str = "", plugins: Plugins | None = None, *, default: Any = None) -> Iterator[str]:
+    """A few lines per key of a class, those of its groups below them.
+
+    Args:
+        default: what stands at the place of the class where a recipe says nothing; an object of the class has its own
+            values of the keys.
+    """
     plugins = plugins or Plugins.discover()
-    for name, parameter in parameters_of(cls).items():
+    for name, parameter in _keys(cls, default).items():
         shape = _innermost(parameter.hint)
         yield f"  --{prefix}{name}  {_value(parameter, shape, plugins)}"
         if parameter.text:
@@ -26,15 +32,16 @@ def key_lines(cls: type, prefix: str = "", plugins: Plugins | None = None) -> It
         if is_repeated_role:
             yield f"        keys as those of {_required_classes(cls)[shape.hint]}"
         elif shape.form == "group" and shape_of(parameter.hint, "component").form == "group":
-            yield from key_lines(shape.hint, f"{prefix}{name}.", plugins)
+            yield from key_lines(shape.hint, f"{prefix}{name}.", plugins, default=parameter.default)
 
 
 def print_component_help(key: str, name: str) -> None:
     """Print what a dotted key takes; with a component's name, that component's arguments."""
     plugins = Plugins.discover()
-    shape = _shape_at(key)
+    found = _parameter_at(key)
+    shape = _innermost(found.hint)
     if shape.form == "group":
-        print("\n".join(key_lines(shape.hint, f"{key}.", plugins)))
+        print("\n".join(key_lines(shape.hint, f"{key}.", plugins, default=found.default)))
         return
     kind = kind_of(shape.hint) if isinstance(shape.hint, type) else ""
     if not kind:
@@ -67,13 +74,27 @@ def _innermost(hint: Any) -> Shape:
     return shape
 
 
+def _keys(cls: type, default: Any) -> Mapping[str, Parameter]:
+    """The keys of a class with what a run would use where a recipe says nothing."""
+    known = parameters_of(cls)
+    if not isinstance(default, cls):
+        return known
+    return {
+        name: replace(parameter, is_required=False, default=getattr(default, name, parameter.default))
+        for name, parameter in known.items()
+    }
+
+
 def _value(parameter: Parameter, shape: Shape, plugins: Plugins) -> str:
     if shape.form == "component" and (kind := kind_of(shape.hint)):
         value = f"{kind}: {', '.join(plugins.names(kind))}"
+    elif shape.form == "group":
+        plain = [describe(member) for member in members(parameter.hint) if shape_of(member, "text").form == "leaf"]
+        value = " or ".join([*plain, "the keys below"]) if plain else ""
     else:
-        value = "" if shape.form == "group" else describe(parameter.hint)
+        value = describe(parameter.hint)
     default = "required" if parameter.is_required else f"default {_plain(parameter.default)}"
-    if shape.form == "group" and not parameter.is_required and parameter.default is not None:
+    if shape.form == "group" and isinstance(parameter.default, shape.hint):
         default = "default as below"
     return f"{value} ({default})".strip()
 
@@ -83,16 +104,15 @@ def _plain(default: Any) -> Any:
     return names.get(default, default) if isinstance(default, (bool, type(None))) else default
 
 
-def _shape_at(key: str) -> Shape:
+def _parameter_at(key: str) -> Parameter:
     """What stands at a dotted key of a recipe."""
     from areal_lit.trainer import Trainer
 
-    shape = Shape(form="group", hint=Trainer)
-    path = "a recipe"
+    known, path = parameters_of(Trainer), "a recipe"
     for part in key.split("."):
-        known = parameters_of(shape.hint) if shape.form == "group" else {}
         if part not in known:
             raise RecipeError(f"--{key}.help: {path} has no key {part!r}; {closest(part, known)}")
-        shape = _innermost(known[part].hint)
-        path = part
-    return shape
+        found = known[part]
+        shape = _innermost(found.hint)
+        known, path = _keys(shape.hint, found.default) if shape.form == "group" else {}, part
+    return found

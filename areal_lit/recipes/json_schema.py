@@ -5,6 +5,7 @@ What it rejects, the parser rejects; rules between fields are ``validate``'s.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 import typing
@@ -93,7 +94,9 @@ class _Writer:
             schema["description"] = parameter.text
         if not parameter.is_required:
             with suppress(TypeError, ValueError):  # an object, or infinity: no JSON, so no default is shown
-                schema["default"] = json.loads(json.dumps(parameter.default, allow_nan=False))
+                schema["default"] = json.loads(
+                    json.dumps(parameter.default, allow_nan=False, default=dataclasses.asdict)
+                )
         return schema
 
     def _value(self, hint: Any) -> Schema:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,25 @@ def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str
     assert "algorithm takes an algorithm; " in capsys.readouterr().out
     assert main(["fit", "--policy.optimiser.help"]) == 2
     assert "did you mean optimizer?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("ppo", ("reward_norm.mean_level  one of 'group', 'batch', 'none' (default none)",)),
+        ("ppo", ("lam  a number or the keys below (default 0.95)", "critic_lam  a number or the keys below (default nul")),
+        ("dr_grpo", ("reward_norm.std_level  one of 'group', 'batch', 'none', 'group_rms', 'batch_rms' (default none",)),
+        ("icepop", ("rejection.action  one of 'mask', 'clamp' (default mask)", "lower  a number or null (default 0.5)")),
+        ("kpop", ("rejection.metric  one of 'ratio', 'k1', 'k2', 'k3', 'binary_kl' (default binary_kl)",)),
+        ("grpo", ("rejection.action  one of 'mask', 'clamp' (default clamp)", "overlong.buffer  an integer (required)")),
+    ],
+)  # fmt: skip
+def test_help_of_a_component_gives_the_defaults_that_a_run_would_use(
+    algorithm: str, expected: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "--algorithm.help", algorithm]) == 0
+    told = capsys.readouterr().out
+    assert [part for part in expected if part not in told] == []
 
 
 def test_a_working_directory_that_was_deleted_is_one_error(tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ def test_descriptions_and_defaults_come_from_signatures() -> None:
     assert schema["else"]["properties"]["max_steps"]["description"].startswith("training steps")
     sampling = schema["$defs"]["areal_lit.types.Sampling"]["properties"]
     assert (sampling["temperature"]["default"], sampling["top_k"]["default"]) == (1.0, 0)
+    of_ppo = schema["$defs"]["areal_lit_algorithms.ppo.PPO"]["properties"]
+    assert of_ppo["reward_norm"]["default"]["mean_level"] == "none"
     names = {
         choice.get("const") for choice in schema["$defs"]["reward"]["anyOf"][1]["properties"]["class_path"]["anyOf"]
     }

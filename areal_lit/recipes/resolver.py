@@ -81,17 +81,19 @@ class Resolver:
     def _arguments(
         self, cls: type, keyed: Sequence[Assignment], path: str, *, since: Source = (0, 0)
     ) -> dict[str, Any]:
-        """The arguments of a class. What was said before ``since`` was said about another class and may not fit."""
+        """The arguments of a class. What was said before ``since`` was said about another class, and is dropped."""
         parameters = parameters_of(cls)
         values: dict[str, Any] = {}
-        for name, said in _grouped(keyed).items():
+        for name, all_said in _grouped(keyed).items():
             full = f"{path}.{name}" if path else name
-            if name in parameters:
+            said = [item for item in all_said if item.source >= since]
+            is_said_anew = any(len(item.keys) == 1 for item in said)
+            # a recipe itself knows what its base is
+            if not is_said_anew and any(item.source[0] < since[0] for item in all_said):
+                self.notes.append(f"{full} is dropped: it was said of another class than {cls.__name__}")
+            if said and name in parameters:
                 values[name] = self.resolve(parameters[name].hint, [item.below() for item in said], full)
-            elif all(item.source < since for item in said):
-                if any(item.source[0] < since[0] for item in said):  # a recipe itself knows what its base is
-                    self.notes.append(f"{full} is dropped: it does not fit the new class {cls.__name__}")
-            else:
+            elif said:
                 self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, parameters)}")
         for name in _missing(parameters, values):
             full = f"{path}.{name}" if path else name

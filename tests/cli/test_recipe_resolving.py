@@ -156,11 +156,23 @@ def test_null_takes_away_what_earlier_configs_said() -> None:
     assert again["rollout"]["sampling"]["temperature"] == 1.0
 
 
-def test_a_changed_class_drops_what_does_not_fit_and_says_so() -> None:
+def test_a_changed_class_drops_what_was_said_of_the_old_one_and_says_so() -> None:
     recipe = resolve([BASE, {"reward": {"class_path": f"{HERE}.Fixed", "init_args": {"value": 3}}}], cls=Loop)
     assert recipe.config["reward"]["init_args"] == {"value": 3.0, "label": ""}
-    assert recipe.notes == ("reward.init_args.parts is dropped: it does not fit the new class Fixed",)
+    assert recipe.notes == ("reward.init_args.parts is dropped: it was said of another class than Fixed",)
     assert resolve([BASE, {"reward": f"{HERE}.Sum"}], cls=Loop).notes == ()
+
+
+def test_an_argument_that_would_fit_the_new_class_is_dropped_too() -> None:
+    recipe = resolve(["quickstart"], ["--algorithm", "ppo", "--algorithm.gamma", "0.9"])
+    arguments = recipe.config["algorithm"]["init_args"]
+    assert (arguments["decoupled"], arguments["old"], arguments["gamma"]) == (True, "proximal", 0.9)
+    said_of_grpo = "is dropped: it was said of another class than PPO"
+    assert recipe.notes == tuple(f"algorithm.init_args.{name} {said_of_grpo}" for name in ("decoupled", "old"))
+    again = resolve(
+        ["quickstart"], ["--algorithm", "ppo", "--algorithm.decoupled", "false", "--algorithm.old=behaviour"]
+    )
+    assert again.notes == ()
 
 
 def test_an_argument_may_stand_before_its_class_on_the_command_line() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from areal_lit.cli.fit import OWN
 from areal_lit.cli.options import read_options, read_recipe
 from areal_lit.cli.reporting import report_broken_rules
-from areal_lit.validation import broken_rules, name_rules, place_rules
+from areal_lit.validation import broken_rules, name_rules, place_rules, tokenizer_notes
 
 
 def run(arguments: Sequence[str]) -> int:
-    """0 when all is well, 1 when rules are broken; a name that is taken is a note, as it is no fault of the recipe."""
+    """0 when all is well, 1 when rules are broken; what is no fault of the recipe (a name that is taken) is a note."""
     options = read_options("validate", arguments, OWN)
     if options is None or (recipe := read_recipe(options)) is None:
         return 0
@@ -21,6 +21,6 @@ def run(arguments: Sequence[str]) -> int:
     print("the recipe is valid; it would start:")
     for line in trainer.describe():
         print(f"  {line}")
-    for taken in name_rules(trainer, resume):
-        print(f"note: {taken}")
+    for note in [*tokenizer_notes(trainer), *name_rules(trainer, resume)]:
+        print(f"note: {note}")
     return 0

@@ -83,6 +83,7 @@ class Resolver:
     ) -> dict[str, Any]:
         """The arguments of a class. What was said before ``since`` was said about another class, and is dropped."""
         parameters = parameters_of(cls)
+        known = parameters if path else [*parameters, "base"]
         values: dict[str, Any] = {}
         for name, all_said in _grouped(keyed).items():
             full = f"{path}.{name}" if path else name
@@ -94,8 +95,10 @@ class Resolver:
             if said and name in parameters:
                 values[name] = self.resolve(parameters[name].hint, [item.below() for item in said], full)
             elif said:
-                self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, parameters)}")
-        for name in _missing(parameters, values):
+                self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, known)}")
+        # what a base would have said is not missing
+        is_base_misspelt = not path and any(closest(said.keys[0], known) == "did you mean base?" for said in keyed)
+        for name in () if is_base_misspelt else _missing(parameters, values):
             full = f"{path}.{name}" if path else name
             ready = ready_recipes(self._plugins.short(dotted_path(cls)))
             self.problems.append(f"{full} is required: {self._expected(parameters[name].hint)}{ready}")

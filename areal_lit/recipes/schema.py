@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union
@@ -142,6 +142,8 @@ def describe(hint: Any) -> str:
 
 
 def _described_collection(hint: Any) -> str:
+    if typing.get_origin(hint) is Callable:
+        return "a function"
     origin, items = typing.get_origin(hint), [item for item in typing.get_args(hint) if item is not Ellipsis]
     for base, word, item in ((Mapping, "a table", items[-1:]), (Sequence, "a list", items[:1])):
         if isinstance(origin, type) and issubclass(origin, base) and item:

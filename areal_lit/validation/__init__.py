@@ -2,7 +2,7 @@
 
 from areal_lit.validation.description import describe
 from areal_lit.validation.lengths import sequence_limit
-from areal_lit.validation.models import template_rules
+from areal_lit.validation.models import template_rules, tokenizer_notes
 from areal_lit.validation.place import name_rules, place_rules, start_rules
 from areal_lit.validation.roles import ROLE_OF_NEED
 from areal_lit.validation.rules import BrokenRules, broken_rules
@@ -11,4 +11,5 @@ from areal_lit.validation.walk import components, data_modules, engine_specs, ro
 __all__ = [
     "ROLE_OF_NEED", "BrokenRules", "broken_rules", "components", "data_modules", "describe", "engine_specs",
     "name_rules", "place_rules", "roles", "sequence_limit", "start_rules", "template_rules",
+    "tokenizer_notes",
 ]  # fmt: skip

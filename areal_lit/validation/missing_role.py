@@ -9,18 +9,25 @@ from areal_lit.contracts import Component
 from areal_lit.plugins import Plugins
 from areal_lit.plugins.distributions import dotted_path
 from areal_lit.recipes.schema import parameters_of
+from areal_lit.types import ModelSpec
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
+UNNAMED = "/path/of/another/model"
+
 
 def missing_section(trainer: Trainer, role: str) -> str:
-    """YAML of the role as a twin of the policy, on the policy's ranks; with an optimizer if it is trained."""
+    """YAML of the role as a twin of the policy, on the policy's ranks; with an optimizer if it is trained.
+
+    A teacher's model is left to be named: the policy learns nothing from its own.
+    """
     import yaml
 
     optimizer = trainer.policy.optimizer if role in trainer.algorithm.heads else None
     host = trainer.policy.colocate_with or "policy"
-    twin = dataclasses.replace(trainer.policy, optimizer=optimizer, colocate_with=host, num_gpus=0)
+    model = ModelSpec(path=UNNAMED) if role == "teacher" else trainer.policy.model
+    twin = dataclasses.replace(trainer.policy, model=model, optimizer=optimizer, colocate_with=host, num_gpus=0)
     section = {role: _written(twin, Plugins.discover())}
     return yaml.safe_dump(section, sort_keys=False, allow_unicode=True).rstrip()
 

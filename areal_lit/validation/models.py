@@ -58,6 +58,18 @@ def same_token_rules(trainer: Trainer) -> Iterator[str]:
             )
 
 
+def tokenizer_notes(trainer: Trainer) -> Iterator[str]:
+    """Models beside the policy of whose tokens nothing is known."""
+    own = ModelFiles(trainer.policy.model)
+    for name, model in models(trainer).items():
+        files = ModelFiles(model)
+        if files.directory not in (None, own.directory) and files.tokenizer is None:
+            yield (
+                f"{name}.model: {model.path!r} has no tokenizer.json that can be read, so whether its tokens are the "
+                "policy's cannot be checked; put the files of its tokenizer beside it"
+            )
+
+
 def _first_difference(policy: ModelSpec, other: ModelSpec) -> tuple[int, str, str] | None:
     """The lowest token id that two tokenizers read differently, with both readings."""
     own, others = ModelFiles(policy), ModelFiles(other)

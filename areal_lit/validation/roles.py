@@ -24,16 +24,20 @@ ROLE_OF_NEED = {
 def role_rules(trainer: Trainer) -> Iterator[str]:
     """The algorithm has the roles it needs and no others, each trained or frozen as it must be."""
     present = roles(trainer)
-    trained = set(trainer.algorithm.heads)
-    used = trained | {ROLE_OF_NEED[need] for need in trainer.algorithm.needs if need in ROLE_OF_NEED} | {"policy"}
+    trained, used = set(trainer.algorithm.heads), _used(trainer.algorithm)
     name = type(trainer.algorithm).__name__
     served = {"teacher"} if trainer.teacher_server is not None else set()
     ready = ready_recipes(Plugins.discover().short(dotted_path(type(trainer.algorithm))))
     for role in sorted(used - set(present) - served):
-        other = " (or `teacher_server:` with model and inference)" if role == "teacher" else ""
+        below = "the section below, a twin of the policy"
+        if role == "teacher":
+            below = "the section below with the path of a better model (or `teacher_server:` with model and inference)"
+        is_always = role in _used_by_default(type(trainer.algorithm))
+        cause = name if is_always else f"{name}{_options(trainer.algorithm)}"
+        way_out = "choose another algorithm" if is_always else "change the algorithm's options"
         yield (
-            f"{role} is missing: {name}{_options(trainer.algorithm)} needs that role; add the section below, a twin of "
-            f"the policy{other}, or change the algorithm's options{ready}\n{missing_section(trainer, role)}"
+            f"{role} is missing: {cause} needs that role; add {below}, or {way_out}{ready}\n"
+            f"{missing_section(trainer, role)}"
         )
     for role in sorted(set(present) - used):
         yield (
@@ -80,6 +84,17 @@ def refresh_rules(trainer: Trainer) -> Iterator[str]:
                 f"{role}.refresh is given, but strategy {type(given.strategy).__name__} cannot copy weights between "
                 "roles; remove it or choose another strategy"
             )
+
+
+def _used(algorithm: Algorithm) -> set[str]:
+    needed = {ROLE_OF_NEED[need] for need in algorithm.needs if need in ROLE_OF_NEED}
+    return {"policy", *algorithm.heads, *needed}
+
+
+def _used_by_default(cls: type[Algorithm]) -> set[str]:
+    """Roles that no option brought in; none are known of a class that cannot do without arguments."""
+    has_defaults = not any(parameter.is_required for parameter in parameters_of(cls).values())
+    return _used(cls()) if has_defaults else set()
 
 
 def _options(algorithm: Algorithm) -> str:

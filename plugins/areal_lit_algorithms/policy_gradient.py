@@ -198,7 +198,8 @@ class PolicyGradient(Algorithm):
         if self.reward_norm.mean_level == "group" and trainer.rollout.samples_per_group < 2:
             yield (
                 f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
-                "others of its group: sample at least 2 per prompt"
+                "others of its group: sample at least 2 per prompt, or choose an algorithm that compares none (ppo, "
+                "reinforce_pp)"
             )
         if (overlong := self.reward_shaping.overlong) is not None:
             yield from overlong.rules(trainer)

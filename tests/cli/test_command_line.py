@@ -185,11 +185,12 @@ def test_help_lists_nested_keys_and_components(capsys: pytest.CaptureFixture[str
     ("algorithm", "expected"),
     [
         ("ppo", ("reward_norm.mean_level  one of 'group', 'batch', 'none' (default none)",)),
-        ("ppo", ("lam  a number or the keys below (default 0.95)", "critic_lam  a number or the keys below (default nul")),
-        ("dr_grpo", ("reward_norm.std_level  one of 'group', 'batch', 'none', 'group_rms', 'batch_rms' (default none",)),
-        ("icepop", ("rejection.action  one of 'mask', 'clamp' (default mask)", "lower  a number or null (default 0.5)")),
+        ("ppo", ("--algorithm.lam  a number or the keys below (default 0.95)",)),
+        ("ppo", ("--algorithm.critic_lam  a number or the keys below (default null)",)),
+        ("dr_grpo", ("'group_rms', 'batch_rms' (default none)",)),
+        ("icepop", ("one of 'mask', 'clamp' (default mask)", "lower  a number or null (default 0.5)")),
         ("kpop", ("rejection.metric  one of 'ratio', 'k1', 'k2', 'k3', 'binary_kl' (default binary_kl)",)),
-        ("grpo", ("rejection.action  one of 'mask', 'clamp' (default clamp)", "overlong.buffer  an integer (required)")),
+        ("grpo", ("one of 'mask', 'clamp' (default clamp)", "overlong.buffer  an integer (required)")),
     ],
 )  # fmt: skip
 def test_help_of_a_component_gives_the_defaults_that_a_run_would_use(

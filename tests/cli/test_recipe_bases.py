@@ -38,6 +38,12 @@ def test_files_are_found_beside_the_recipe_that_names_them(tmp_path: Path, monke
     assert layers(top) == layers("../mine/top.yaml") == expected
 
 
+def test_a_misspelt_base_is_the_only_problem_told(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as told:
+        resolve([write(tmp_path / "based.yaml", "bse: quickstart\nmax_steps: 3\n")])
+    assert str(told.value) == "bse: Trainer has no such key; did you mean base?"
+
+
 def test_what_a_recipe_drops_of_its_base_is_no_news_but_what_a_user_drops_is(tmp_path: Path) -> None:
     based = write(tmp_path / "based.yaml", "base: quickstart\nalgorithm: sft\n")
     assert "decoupled" not in resolve([based]).config["algorithm"]["init_args"]

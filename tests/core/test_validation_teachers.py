@@ -15,7 +15,7 @@ from areal_lit.models import resolve
 from areal_lit.teacher_server import TeacherServer
 from areal_lit.testing import FakeBackend
 from areal_lit.types import ModelSpec
-from areal_lit.validation import broken_rules
+from areal_lit.validation import broken_rules, tokenizer_notes
 from areal_lit_algorithms.distill import Distill
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_data.arithmetic import Arithmetic
@@ -105,7 +105,7 @@ def test_what_can_work_is_valid(changes: dict[str, Any]) -> None:
     [
         (
             {"teacher": None},
-            "teacher is missing: Distill needs that role; add the section below",
+            "teacher is missing: Distill needs that role; add the section below with the path of a better model",
         ),
         ({"teacher_server": served()}, "teacher and teacher_server are both given"),
         (
@@ -163,6 +163,15 @@ def test_models_that_read_token_ids_differently_are_refused(tmp_path: Path, way:
     assert rule.startswith("teacher" if way == "ranks" else "teacher_server")
     assert "model: token 10 is " in rule
     assert "give a model with the policy's tokenizer" in rule
+
+
+def test_a_teacher_of_whose_tokens_nothing_is_known_is_noted(tmp_path: Path) -> None:
+    model = other_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    unknown = trainer(teacher=on_ranks(model=model), reference=on_ranks())
+    (note,) = tokenizer_notes(unknown)
+    assert note.startswith(f"teacher.model: {model.path!r} has no tokenizer.json that can be read")
+    assert list(tokenizer_notes(trainer())) == []
 
 
 def test_a_served_teacher_is_of_the_right_kind() -> None:

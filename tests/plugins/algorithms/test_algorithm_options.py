@@ -45,7 +45,7 @@ def test_dapo_insists_on_dynamic_sampling_and_a_penalty_that_can_be_reached() ->
 
 def test_only_who_compares_within_groups_needs_two_samples() -> None:
     (rule,) = GRPO().rules(trainer(samples=1))
-    assert "sample at least 2 per prompt" in rule
+    assert "sample at least 2 per prompt, or choose an algorithm that compares none (ppo, reinforce_pp)" in rule
     assert list(ReinforcePP().rules(trainer(samples=1))) == []
     assert list(PPO().rules(trainer(samples=1))) == []
 

@@ -75,7 +75,7 @@ _MEASURES = {
     "train/advantage_*": Measure(title="advantage, {}", unit="advantage"),
     "train/return_*": Measure(title="return, {}", unit="reward"),
     "*/explained_variance": Measure(title="explained variance", unit="share", best=max),
-    "*/value_error": Measure(title="error of the value", unit="reward", best=min),
+    "*/value_error": Measure(title="error of the value", unit="reward², halved", best=min),
     "*/value_clipped": Measure(title="clipped values", unit="share"),
     "train/value_*": Measure(title="value, {}", unit="reward"),
     "*/clip_*": Measure(title="clipped, {1}", unit="share"),

@@ -22,6 +22,7 @@ from areal_lit.measures import measure_of
         ("train/reward_raw_max", "reward"),
         ("train/kl_proximal", "nats"),
         ("train/ratio_off_policy_max", "ratio"),
+        ("critic/value_error", "reward², halved"),
         ("mine/kl_own", "nats"),
         ("mine/own", "own"),
     ],

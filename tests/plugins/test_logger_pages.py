@@ -41,6 +41,20 @@ def test_the_overview_begins_with_the_reward_and_names_things_for_people():
     assert [(panel.title, panel.unit) for panel in overview.panels] == [("reward", "reward"), ("loss", "loss")]
 
 
+def test_the_overview_has_what_the_algorithm_learns_by_and_no_panel_of_zeros():
+    names = ["eval/sums/reward", "rollout/length", "rollout/truncated", "train/teacher_divergence", "train/tokens"]
+    found = named(pages(names, silent=["rollout/truncated"]))
+    titles = ["reward on sums", "completion length", "divergence from the teacher"]
+    assert [panel.title for panel in found["overview"].panels] == titles
+    assert found["overview"].note == "always 0: rollout/truncated"
+    assert set(drawn([found["overview"]])) == {"eval/sums/reward", "rollout/length", "train/teacher_divergence"}
+
+
+def test_the_overview_can_be_named_or_described():
+    overview, *_ = pages(["mine/[a]", "mine/b", "other/c"], overview=["mine/[a]", "other/*"])
+    assert drawn([overview]) == ["mine/[a]", "other/c"]
+
+
 def test_metrics_of_plugins_share_a_page_per_prefix():
     names = [f"mine/{index:02}" for index in range(PANELS_PER_PAGE + 1)] + ["rollout/metrics/turns", "bare"]
     found = named(pages(names))

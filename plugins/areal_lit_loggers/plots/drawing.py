@@ -32,7 +32,7 @@ class Order:
     Args:
         directory: of the pictures.
         title: of the run.
-        overview: metrics of the overview.
+        overview: names or patterns of metrics.
         smoothing_steps: time constant of smoothed lines, in steps; 0 draws none.
         curves: by metric.
     """

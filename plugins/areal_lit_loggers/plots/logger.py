@@ -50,7 +50,8 @@ class Plots(RunLogger):
 
     Args:
         every_s: draw at most this often, more rarely the longer the run and the dearer the drawing, and at the end.
-        overview: metrics of the overview; those a run does not report are left out. None is a choice of the usual ones.
+        overview: names or patterns (``eval/*/reward``) of its metrics; those a run does not report, or as 0 only, are
+            left out. None is a choice of the usual ones.
         smoothing_steps: time constant of the smoothed lines, in steps, and at least a fiftieth of the run; 0 leaves
             them out.
     """

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from areal_lit.measures import measure_of
@@ -17,11 +18,13 @@ SUBJECTS = frozenset({"reward", "length", "entropy", "staleness", "mismatch", "t
 PHASES = ("wait_batch", "prepare", "train", "sync_weights", "evaluate", "checkpoint")
 
 OVERVIEW = (
-    "rollout/reward", "rollout/length", "rollout/truncated", "rollout/staleness", "rollout/sampled_entropy",
-    "rollout/tokens", "train/loss", "train/grad_norm", "train/entropy", "train/clip_low", "train/clip_high",
+    "rollout/reward", "eval/*/reward", "rollout/length", "rollout/truncated", "rollout/staleness",
+    "rollout/sampled_entropy", "rollout/tokens", "train/loss", "train/grad_norm", "train/entropy", "train/clip_low", "train/clip_high",
     "train/kl_behaviour", "train/kl_reference", "train/effective_sample_size", "train/zero_variance_groups",
-    "critic/explained_variance", "sync/probe_difference", "time/step",
+    "train/teacher_divergence", "critic/explained_variance", "*/cross_entropy", "*/pair_accuracy", "*/reward_margin",
+    "sync/probe_difference", "time/step",
 )  # fmt: skip
+"""By name or pattern, in the order of their panels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +62,16 @@ def pages(metrics: Iterable[str], *, overview: Sequence[str] = OVERVIEW, silent:
     Every metric is on one of them, as long as ``MAX_PAGES`` last; the last page says how many are not.
 
     Args:
-        overview: metrics of the overview; those that are not reported are left out.
+        overview: names or patterns of metrics; what is not reported is left out.
         silent: metrics that are only named, below the page they belong to: they were 0 at every step.
     """
     names = sorted(set(metrics))
     found = [page for page in _subjects(names) if page.panels]
-    small = [_panel(name, is_titled=True) for name in overview if name in names]
-    if len(small) > 1:
-        found.append(Page(name="overview", panels=small[: 2 * PANELS_PER_PAGE]))
+    quiet = frozenset(silent)
+    found += _overview(names, overview, quiet)
     panels = [panel for page in found if page.name != "overview" for panel in page.panels]
     shown = {name for panel in panels for name in (*panel.curves, *panel.intervals.values())}
-    rest = _by_prefix([name for name in names if name not in shown], frozenset(silent))
+    rest = _by_prefix([name for name in names if name not in shown], quiet)
     room = MAX_PAGES - len(found)
     if len(rest) > room:
         lost = sum(len(page.panels) for page in rest[room:])
@@ -97,6 +99,19 @@ def _subjects(names: Sequence[str]) -> Iterable[Page]:
     yield Page(name="mismatch", panels=[*_panels(title, names, mismatch, None, "nats", style="log")])
     phases = [f"time/{phase}" for phase in PHASES]
     yield Page(name="time", panels=[*_panels("time per phase", names, phases, None, "seconds per step", style="stack")])
+
+
+def _overview(names: Sequence[str], wanted: Sequence[str], silent: frozenset[str]) -> list[Page]:
+    """A small panel for each of the wanted metrics, if there are at least two."""
+    chosen = list(dict.fromkeys(name for like in wanted for name in names if name == like or fnmatchcase(name, like)))
+    panels = [_panel(name, is_titled=True) for name in chosen if name not in silent]
+    note = _silence(name for name in chosen if name in silent)
+    return [Page(name="overview", panels=panels[: 2 * PANELS_PER_PAGE], note=note)] if len(panels) > 1 else []
+
+
+def _silence(names: Iterable[str]) -> str:
+    listed = ", ".join(names)
+    return f"always 0: {listed}" if listed else ""
 
 
 def _panels(
@@ -135,8 +150,7 @@ def _by_prefix(names: Sequence[str], silent: frozenset[str]) -> list[Page]:
         groups[name.rpartition("/")[0] or "other"].append(name)
     found: dict[str, Page] = {}
     for prefix, members in sorted(groups.items()):
-        quiet = [name.rpartition("/")[2] for name in members if name in silent]
-        note = f"always 0: {', '.join(quiet)}" if quiet else ""
+        note = _silence(name.rpartition("/")[2] for name in members if name in silent)
         drawn = [_panel(name) for name in members if name not in silent]
         for start in range(0, len(drawn), PANELS_PER_PAGE):
             number = start // PANELS_PER_PAGE + 1

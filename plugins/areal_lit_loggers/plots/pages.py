@@ -19,10 +19,10 @@ PHASES = ("wait_batch", "prepare", "train", "sync_weights", "evaluate", "checkpo
 
 OVERVIEW = (
     "rollout/reward", "eval/*/reward", "rollout/length", "rollout/truncated", "rollout/staleness",
-    "rollout/sampled_entropy", "rollout/tokens", "train/loss", "train/grad_norm", "train/entropy", "train/clip_low", "train/clip_high",
-    "train/kl_behaviour", "train/kl_reference", "train/effective_sample_size", "train/zero_variance_groups",
-    "train/teacher_divergence", "critic/explained_variance", "*/cross_entropy", "*/pair_accuracy", "*/reward_margin",
-    "sync/probe_difference", "time/step",
+    "rollout/sampled_entropy", "rollout/tokens", "train/loss", "train/grad_norm", "train/entropy", "train/clip_low",
+    "train/clip_high", "train/kl_behaviour", "train/kl_reference", "train/effective_sample_size",
+    "train/zero_variance_groups", "train/teacher_divergence", "critic/explained_variance", "*/cross_entropy",
+    "*/pair_accuracy", "*/reward_margin", "sync/probe_difference", "time/step",
 )  # fmt: skip
 """By name or pattern, in the order of their panels."""
 

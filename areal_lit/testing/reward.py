@@ -55,7 +55,7 @@ def check_reward(
         cases: trajectories and the reward each must get; None for those that must stay unscored. A group reward
             gets all of them as one group.
         is_deterministic: equal trajectories get equal rewards, in any order (off for judges that sample).
-        codec: for rewards that look at tokens; ``use_codec`` gets it.
+        codec: for rewards that look at tokens; ``use_codec`` gets it, and odd tokens are tried with their text.
     """
     assert cases, "give at least one case"
     trajectories = [trajectory for trajectory, _ in cases]
@@ -71,7 +71,7 @@ def check_reward(
         _check_repeats(reward, trajectories, outcomes)
     _check_odd_texts(reward, trajectories[0])
     if codec is not None:
-        _check_odd_tokens(reward, trajectories[0], len(codec.tokenizer))
+        _check_odd_tokens(reward, trajectories[0], codec)
 
 
 def _check_check(reward: Reward, trajectory: Trajectory, wanted: float | None) -> None:
@@ -151,15 +151,16 @@ def _check_odd_texts(reward: Reward, trajectory: Trajectory) -> None:
         )
 
 
-def _check_odd_tokens(reward: Reward, trajectory: Trajectory, vocab_size: int) -> None:
-    """Tokens that are no text, after one of the prompt: none at all, parts of characters, special ones."""
+def _check_odd_tokens(reward: Reward, trajectory: Trajectory, codec: TextCodec) -> None:
+    """Tokens that no text has, with what they decode to: none but the prompt's, parts of characters, special ones."""
     rng = np.random.default_rng(0)
     for count in (1, 2, 30, 30):
-        ids = rng.integers(0, vocab_size, count)
+        ids = rng.integers(0, len(codec.tokenizer), count)
         generated = np.arange(count) > 0
         odd = replace(
-            trajectory, token_ids=ids, loss_mask=generated, logprobs=np.zeros(count, np.float32), versions=ids * 0
-        )
+            trajectory, token_ids=ids, loss_mask=generated, logprobs=np.zeros(count, np.float32), versions=ids * 0,
+            text=codec.decode(ids[generated]),
+        )  # fmt: skip
         outcome = _score(reward, [odd] if not isinstance(reward, GroupReward) else [odd, odd])[0]
         assert outcome.kind in ("", "unscored"), (
             f"tokens {ids.tolist()} gave {outcome.kind}: {outcome.reason}; a model will draw them: return a number"

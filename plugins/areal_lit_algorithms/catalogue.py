@@ -7,16 +7,18 @@ constructors take, what an instance asks for, and what their modules' docstrings
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from areal_lit.contracts import Algorithm
 from areal_lit.plugins import Plugin, Plugins
 from areal_lit.recipes.schema import Parameter, members, parameters_of
-from areal_lit_algorithms import pieces
+from areal_lit_algorithms import pieces, policy_gradient
+from areal_lit_algorithms.piece_list import signatures
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 from areal_lit_algorithms.pieces.rejection import Rejection
 from areal_lit_algorithms.policy_gradient import PolicyGradient
@@ -35,7 +37,11 @@ write one: [writing a plugin](write_a_plugin.md#algorithm)."""
 PIECES = """## Against the pieces
 
 What policy gradients differ in. Rewards and advantages: what is subtracted / what divides. Where the loss has a ratio,
-it is that of the current policy to the named one; the off-policy weight is the proximal to the behaviour policy's."""
+it is that of the current policy to the named one; the off-policy weight is the proximal to the behaviour policy's. All
+take the arguments of [`policy_gradient`](#policy_gradient) too, but for those that they fix."""
+
+SHARED = "## policy_gradient"
+"""The head of what algorithms with a row among the pieces share; their own texts link to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +90,10 @@ def markdown(plugins: Iterable[Plugin]) -> str:
         for entry in entries
         if isinstance(entry.made, PolicyGradient)
     ]
-    sections = [_section(entry) for entry in entries]
-    named = "## The pieces\n\n" + inspect.cleandoc(pieces.__doc__ or "").replace("``", "`")
-    return "\n\n".join([HEAD, _table(overview), PIECES, _table(compared), *sections, named]) + "\n"
+    sections = [_section(f"## {entry.plugin.name}", entry.text) for entry in entries]
+    shared = [_section(SHARED, inspect.cleandoc(policy_gradient.__doc__ or "")), _table(_arguments())]
+    named = ["## The pieces", inspect.cleandoc(pieces.__doc__ or "").replace("``", "`"), _table(signatures())]
+    return "\n\n".join([HEAD, _table(overview), PIECES, _table(compared), *shared, *sections, *named]) + "\n"
 
 
 def _stand_in(parameter: Parameter) -> Any:
@@ -134,10 +141,27 @@ def _own(entry: Entry) -> str:
     return ", ".join(told)
 
 
-def _section(entry: Entry) -> str:
-    paragraphs = entry.text.replace("``", "`").split("\n\n")
-    kept = [_papers_linked(text) for text in paragraphs if not text.startswith("Shapes:")]
-    return "\n\n".join([f"## {entry.plugin.name}", *kept])
+def _arguments() -> list[dict[str, str]]:
+    """What every policy gradient takes, with the default of the class itself."""
+    return [
+        {"argument": f"`{name}`", "default": _default(p.default), "what": " ".join(p.text.replace("``", "`").split())}
+        for name, p in parameters_of(PolicyGradient).items()
+    ]
+
+
+def _default(value: Any) -> str:
+    """As a recipe has it, or the words of the other tables."""
+    if isinstance(value, Normaliser):
+        return _normalised(value)
+    if isinstance(value, Rejection):
+        return _bounded(value, is_corrected=True)
+    return "" if is_dataclass(value) else json.dumps(value).strip('"')
+
+
+def _section(head: str, text: str) -> str:
+    paragraphs = text.replace("``", "`").split("\n\n")
+    kept = [_papers_linked(paragraph) for paragraph in paragraphs if not paragraph.startswith("Shapes:")]
+    return "\n\n".join([head, *kept])
 
 
 _PAPER = re.compile(r"(arXiv )?\b(\d{4}\.\d{5})\b")

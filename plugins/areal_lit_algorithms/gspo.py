@@ -10,7 +10,7 @@ gradient of the sequence's ratio and allows for rewards per turn too. Whole sequ
 |---|---|---|
 | clip 3e-4 / 4e-4 | 3e-4 / 4e-4 | |
 | advantages of GRPO | as grpo | |
-| on-policy | ``decoupled`` true | see ``policy_gradient``; its weight stays the token's |
+| on-policy | ``decoupled`` true | see [``policy_gradient``](#policy_gradient); its weight stays the token's |
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class M2PO(PolicyGradient):
-    """Correct for the behaviour policy by the plain ratio, and leave out the tokens that make it vary most.
+    """Correct for the behaviour policy by the plain ratio, and leave out those pushed on that make it vary most.
 
     Args:
         m2_threshold: bound on the mean squared log-ratio of the tokens that stay.

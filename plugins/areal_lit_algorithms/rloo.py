@@ -10,7 +10,7 @@ has nothing to be compared with: advantage 0.
 |---|---|---|
 | REINFORCE, sequences as single actions | ``clipped`` false, ``aggregation`` sequence_sum | |
 | KL in the reward | ``kl_weight`` 0 | a verifiable reward needs no anchor |
-| on-policy | ``decoupled`` true | see ``policy_gradient`` |
+| on-policy | ``decoupled`` true | see [``policy_gradient``](#policy_gradient) |
 """
 
 from __future__ import annotations

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from areal_lit.plugins import Plugin, Plugins
+from areal_lit.recipes.schema import parameters_of
 from areal_lit_algorithms.catalogue import markdown
+from areal_lit_algorithms.piece_list import signatures
+from areal_lit_algorithms.policy_gradient import PolicyGradient
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 
@@ -43,3 +46,13 @@ def test_an_algorithm_from_elsewhere_is_told_from_its_class(tmp_path: Path, monk
     assert f"| [plain](#plain) | Nothing new. | policy | proximal | rollouts | {paper} |" in page
     assert "| height (to be given), strength 3, clip_low 0.2, clip_high 0.2 |" in page
     assert "## plain\n\nPlain: what was better than its group" in page
+
+
+def test_what_policy_gradients_share_and_every_piece_are_told() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in parameters_of(PolicyGradient) if f"\n| `{name}` | " not in page] == []
+    for piece in ("`clipped_ratio(log_ratio_T, advantage_T, mask_T, *, clip_low, clip_high, clip_dual=None)`",
+                  "`Normaliser.samples(x_S, batch)`", "`ratio(log_ratio_T)`"):  # fmt: skip
+        assert f"| {piece} | " in page
+    rows = {row["piece"]: row["gives"] for row in signatures()}
+    assert [piece for piece, gives in rows.items() if not gives] == []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from areal_lit.contracts import GroupReward, Reward
+from areal_lit.testing import tiny_spec
 from areal_lit.testing.reward import check_reward, completion
+from areal_lit.text import TextCodec
 from areal_lit.types import Trajectory, Unscored
 
 
@@ -88,6 +91,18 @@ class UnorderedGroup(SoundGroup):
         return [*sorted(super().score_group(trajectories)[:2], reverse=True), Unscored(reason="no answer")]
 
 
+class ReadsTokens(Sound):
+    """Fails where the tokens are others and the text is still that of the case."""
+
+    def use_codec(self, codec: TextCodec) -> None:
+        self.codec = codec
+
+    def score(self, trajectory: Trajectory) -> Any:
+        if trajectory.text == "4":
+            assert self.codec.decode(trajectory.token_ids[trajectory.loss_mask]) == "4"
+        return super().score(trajectory)
+
+
 def cases() -> list[tuple[Trajectory, float | None]]:
     return [(completion("4", answer="4"), 1.0), (completion("5", answer="4"), 0.0), (completion("5"), None)]
 
@@ -116,3 +131,8 @@ def test_sound_rewards_pass(reward: Reward) -> None:
 def test_planted_bugs_fail(reward: Reward, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_reward(reward, cases())
+
+
+def test_odd_tokens_come_with_their_text(tmp_path: Path) -> None:
+    codec = TextCodec(tiny_spec(tmp_path))
+    check_reward(ReadsTokens(), [(completion("4", codec=codec, answer="4"), 1.0)], codec=codec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -22,6 +23,9 @@ PREFERRED = ("rollout/reward", "eval/*/reward", "train/loss", "*")
 
 ORDER = ("eval/", "rollout/", "reward/", "train/")
 """Which metrics are listed first; the rest follows."""
+
+WIDTH_OF_FILES = 10_000
+"""Characters: where no eye has to follow, no line is broken."""
 
 Shared = Mapping[str, Sequence[Curve]]
 """One curve per run, by metric."""
@@ -96,13 +100,16 @@ def _print(runs: Sequence[RunRecords], metrics: Sequence[Metrics], listed: Share
     from areal_lit.cli.curves import draw
 
     console = Console(highlight=False, markup=False, emoji=False)
+    width = console.width
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_FILES
     names = labels(runs)
     console.print(_runs_table(runs, metrics, names))
-    _print_differences(console, differences(runs), names)
     _print_metrics(console, listed, names, last)
+    _print_differences(console, differences(runs), names)
     for name, curves in drawn.items():
         console.print()
-        console.print(draw(name, curves, names, width=console.width, with_colors=console.is_terminal))
+        console.print(draw(name, curves, names, width=width, with_colors=console.is_terminal))
     _print_unshared(console, metrics, names)
 
 

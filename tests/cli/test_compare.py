@@ -40,7 +40,7 @@ def blocks(text: str) -> list[list[str]]:
 def test_what_differs_and_what_came_of_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "runs/*", "--last", "2"]) == 0
     printed = capsys.readouterr().out
-    told, different, metrics, *curves = blocks(printed)
+    told, metrics, different, *curves = blocks(printed)
     assert told == ["run steps path", "fast 5 runs/fast", "slow 3 runs/slow"]
     assert different == [
         "key value runs",
@@ -69,7 +69,7 @@ def test_curves_share_one_range_and_are_drawn_where_they_lie(runs: Path, capsys:
 
 def test_only_some_metrics(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "runs/*", "--metric", "train/*", "--curve", "rollout/*"]) == 0
-    _, _, metrics, *curves = blocks(capsys.readouterr().out)
+    _, metrics, _, *curves = blocks(capsys.readouterr().out)
     assert {line.split()[0] for line in metrics} == {"metric", "train/loss", "train/lr", "slow"}
     assert curves[0][0] == "(rollout/reward) ^"
 
@@ -81,11 +81,21 @@ def test_results_come_first_and_what_is_always_zero_is_only_counted(
     for name, skipped in (("fast", 0), ("slow", 1)):
         (runs / name / "metrics.csv").write_text(f"{table}1,1,1,1,1,1,{skipped},0\n2,1,1,1,1,1,0,0.0\n")
     assert main(["compare", "runs/fast", "runs/slow"]) == 0
-    _, _, metrics, zero, *_ = blocks(capsys.readouterr().out)
+    _, metrics, zero, *_ = blocks(capsys.readouterr().out)
     assert [line.split()[0] for line in metrics[1::2]] == [
         "eval/sums/reward", "rollout/reward", "reward/std", "train/loss", "train/skipped", "time/step",
     ]  # fmt: skip
     assert zero == ["1 metric is 0 in every run; --json lists all"]
+
+
+def test_no_key_is_broken_where_there_is_no_terminal(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    key = "of_a_length_that_no_terminal_has_" * 5
+    (runs / "fast" / "config.yaml").write_text(yaml.safe_dump({"policy": {key: 1}}))
+    assert main(["compare", "runs/fast", "runs/slow"]) == 0
+    assert f"policy.{key} " in capsys.readouterr().out
 
 
 def test_equal_runs_and_runs_without_a_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +113,7 @@ def test_runs_of_one_name_are_told_apart_by_path(runs: Path, capsys: pytest.Capt
     (runs / "sub").mkdir()
     (runs / "other").rename(runs / "sub" / "slow")
     assert main(["compare", "runs/slow", "runs/sub/slow"]) == 0
-    assert blocks(capsys.readouterr().out)[1][2].endswith(" runs/sub/slow")
+    assert any(line.endswith(" runs/sub/slow") for line in blocks(capsys.readouterr().out)[2])
 
 
 def test_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,22 @@ def test_only_what_differs_is_told_by_dotted_key(tmp_path: Path) -> None:
     assert differences(runs[:1] * 2) == {}
 
 
+def test_a_section_that_a_run_lacks_is_one_key(tmp_path: Path) -> None:
+    critic = {"model": {"path": "x"}, "num_ranks": 1}
+    logger = {"class_path": "a.Csv", "init_args": {"every": 1}}
+    configs = {
+        "none": {"critic": None, "loggers": [], "same": {"x": None}},
+        "one": {"critic": critic, "loggers": [logger], "same": {"x": None}},
+        "two": {"critic": {**critic, "num_ranks": 2}, "loggers": [logger], "same": {"x": None}},
+    }
+    none, one, two = (RunRecords(make_run(tmp_path / name, config)) for name, config in configs.items())
+    assert differences([none, one]) == {"critic": ["null", "given"], "loggers.0": ["absent", "a.Csv"]}
+    assert differences([none, one, two]) == {
+        "critic": ["null", "given", "given"], "critic.num_ranks": ["absent", "1", "2"],
+        "loggers.0": ["absent", "a.Csv", "a.Csv"],
+    }  # fmt: skip
+
+
 def test_versions_are_compared_where_every_run_has_them(tmp_path: Path) -> None:
     one = RunRecords(make_run(tmp_path / "one", versions={"torch": "2.9", "numpy": "2", "commit": None}))
     two = RunRecords(make_run(tmp_path / "two", versions={"torch": "2.13", "numpy": "2", "commit": "abc"}))

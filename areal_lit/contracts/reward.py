@@ -19,6 +19,11 @@ class Reward(Component):
     Args of subclasses must pickle: instances are sent to the pool's workers once.
     """
 
+    @property
+    def scores_steps(self) -> bool | None:
+        """Whether scores come with ``steps``, for validation; None, the default, where that is not known beforehand."""
+        return None
+
     def use_codec(self, codec: TextCodec) -> None:
         """Keep the policy's codec, if scoring looks at tokens; called before ``setup``. Does nothing by default."""
 

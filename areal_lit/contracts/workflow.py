@@ -44,6 +44,11 @@ class Episode(Protocol):
 class Workflow(Component):
     """Turns one prompt into one trajectory (or several, or None to drop it). Called once per sample."""
 
+    @property
+    def rewards_turns(self) -> bool | None:
+        """Whether trajectories may bring rewards of turns or steps, for validation; None, the default: not known."""
+        return None
+
     @abstractmethod
     async def run(self, prompt: Prompt, episode: Episode) -> Trajectory | list[Trajectory] | None:
         """Run one episode on the event loop. Nothing may block; unscored trajectories are scored by the core."""

@@ -67,6 +67,8 @@ def check_reward(
     after = [(each.text, dict(each.prompt.fields)) for each in trajectories]
     assert before == after, "score changed the example's fields, which other samples share; copy them first"
     _check_values(cases, outcomes)
+    if reward.scores_steps is False:
+        assert not any(outcome.steps for outcome in outcomes), "scores_steps is False, but a score has steps"
     if is_deterministic:
         _check_repeats(reward, trajectories, outcomes)
     _check_odd_texts(reward, trajectories[0])

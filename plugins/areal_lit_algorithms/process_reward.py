@@ -22,13 +22,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from areal_lit.contracts import Reward, Workflow
+from areal_lit.validation import components
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
+    from areal_lit.trainer import Trainer
 
 
 class ProcessReward(GRPO):
@@ -52,6 +57,19 @@ class ProcessReward(GRPO):
 
     def advantages(self, batch: TokenBatch) -> Tensor:
         return self.outcome_weight * super().advantages(batch)
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        yield from super().rules(trainer)
+        parts = components(trainer).values()
+        rewards = [part.scores_steps for part in parts if isinstance(part, Reward)]
+        workflows = [part.rewards_turns for part in parts if isinstance(part, Workflow)]
+        is_needed = self.outcome_weight == 0 and trainer.reward is not None and trainer.data.unrewarded()
+        if is_needed and {*rewards, *workflows} == {False}:
+            yield (
+                f"no step is scored by reward {type(trainer.reward).__name__} or workflow "
+                f"{type(trainer.workflow).__name__}, and outcome_weight is 0, so nothing would be learned; name a "
+                "reward that scores steps (steps, process_reward_model), or raise outcome_weight"
+            )
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
         """Raises ValueError for a step in which nothing was scored that could be learned from."""

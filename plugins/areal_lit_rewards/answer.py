@@ -24,6 +24,8 @@ class AnswerReward(Reward):
             ``####\\s*(.+)`` for original GSM8K solutions; None takes the whole field.
     """
 
+    scores_steps = False
+
     def __init__(self, *, answer_field: str = "answer", answer_pattern: str | None = None) -> None:
         if answer_pattern is not None and re.compile(answer_pattern).groups < 1:
             raise ValueError(f"answer_pattern needs a group around the answer, got {answer_pattern!r}; add parentheses")

@@ -38,6 +38,11 @@ class Composite(Reward):
         self.parts = parts
         self.weights = weights
 
+    @property
+    def scores_steps(self) -> bool | None:
+        known = [part.scores_steps for part in self.parts.values()]
+        return True if True in known else None if None in known else False
+
     def use_codec(self, codec: TextCodec) -> None:
         for part in self.parts.values():
             part.use_codec(codec)

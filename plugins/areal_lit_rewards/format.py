@@ -17,6 +17,8 @@ class Format(Reward):
         pattern: the default asks for thoughts in ``<think>`` tags and then an answer.
     """
 
+    scores_steps = False
+
     def __init__(self, *, pattern: str = r"<think>(?:(?!</?think>).)+</think>(?:(?!</?think>).)+") -> None:
         try:
             re.compile(pattern)

@@ -25,6 +25,8 @@ class ProcessRewardModel(RewardModel):
         max_tokens_per_microbatch: tokens that the model reads at once.
     """
 
+    scores_steps = True
+
     def __init__(
         self,
         *,

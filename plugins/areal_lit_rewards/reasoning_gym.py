@@ -24,6 +24,8 @@ class ReasoningGym(Reward):
             without them scores what the verifier gives no answer. None takes the whole completion.
     """
 
+    scores_steps = False
+
     def __init__(self, *, answer_tag: str | None = "answer") -> None:
         self.answer_tag = answer_tag
 

@@ -27,6 +27,8 @@ class RewardModel(GroupReward):
         max_tokens_per_microbatch: tokens that the model reads at once.
     """
 
+    scores_steps = False
+
     def __init__(
         self,
         *,

@@ -26,6 +26,8 @@ class Steps(Reward):
         total: the completion's own reward from the scores of its steps: mean, sum, min or last.
     """
 
+    scores_steps = True
+
     def __init__(
         self, *, step: Reward, delimiter: str = "\n", reads: Literal["step", "prefix"] = "step", total: Total = "mean"
     ) -> None:

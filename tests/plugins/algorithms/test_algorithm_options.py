@@ -50,6 +50,30 @@ def test_only_who_compares_within_groups_needs_two_samples() -> None:
     assert list(PPO().rules(trainer(samples=1))) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"reward": {"class_path": "composite", "init_args": {"parts": {"right": "exact_match"}}}}, True),
+        ({"algorithm": {"class_path": "process_reward", "init_args": {"outcome_weight": 0.5}}}, False),
+        ({"reward": {"class_path": "steps", "init_args": {"step": "exact_match"}}}, False),
+        (
+            {"reward": {"class_path": "composite", "init_args": {"parts": {
+                "right": "exact_match", "steps": {"class_path": "steps", "init_args": {"step": "exact_match"}},
+            }}}},
+            False,
+        ),
+        ({"reward": {"class_path": "function", "init_args": {"function": "operator.neg"}}}, False),
+    ],
+)  # fmt: skip
+def test_process_reward_is_told_before_it_starts_that_nothing_scores_steps(
+    changes: dict[str, Any], is_told: bool
+) -> None:
+    run = recipes.load({"base": "quickstart", "algorithm": "process_reward"}, changes)
+    rules = list(run.algorithm.rules(run))
+    assert [rule.startswith("no step is scored by reward ") for rule in rules] == [True] * is_told
+
+
 def test_a_warmup_trains_the_critic_alone() -> None:
     algorithm = PPO(value_warmup_steps=2)
     assert [algorithm.is_trained("policy", step) for step in range(4)] == [False, False, True, True]

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 OWN = {
     "--checkpoint auto|best|PATH": "the newest or the best (checkpoint.best) of the recipe's run, or one of any run, "
-    "a run's directory (its newest), or a Hugging Face model directory; without it the model that the recipe names",
+    "a run's directory (its newest), or a Hugging Face model directory; without it the model that the recipe names; "
+    "results go to RUNS_DIR/NAME/evaluations of the recipe, wherever the checkpoint lies",
 }
 
 

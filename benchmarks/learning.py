@@ -81,8 +81,9 @@ def fit(recipe: str, seed: int, runs_dir: Path) -> Path:
 
 
 def read(run: Path) -> Curve:
+    """The run's steps; an evaluation before the first has a row of its own."""
     with (run / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row["rollout/reward"]]
     values = {key: [float(row[key]) for row in rows if row.get(key)] for key in AT_WORK}
     return Curve(
         rewards=[float(row["rollout/reward"]) for row in rows],

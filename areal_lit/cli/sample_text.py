@@ -1,4 +1,4 @@
-"""A sample as text: its numbers, prompt and completion, tokens coloured by version or log-prob."""
+"""A sample as text: numbers, prompt and completion, tokens coloured by version or log-prob; or why there is none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 from rich.text import Text
 
-from areal_lit.run_records import Head, Pieces, Sample
+from areal_lit.run_records import Head, Pieces, RunRecords, Sample, SampleIndex
+from areal_lit.run_records.query import SYNTAX
 
 Colouring = Literal["none", "version", "logprob"]
 COLOURINGS: tuple[Colouring, ...] = get_args(Colouring)
@@ -115,3 +116,17 @@ def visible(text: str) -> str:
 
 _CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
 _CONTROL_PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+
+
+def why_none(records: RunRecords, index: SampleIndex) -> str:
+    """Why there is nothing to show, and what to do."""
+    if index.entries:
+        return f"none of {len(index.entries)} samples matches; a query is written like this: {SYNTAX}"
+    if index.num_unreadable:
+        return f"{index.path} holds no sample, and {index.num_unreadable} lines of something else; move it away"
+    if index.path.exists():
+        return f"{index.path} holds no sample yet; a run writes them at the end of each step"
+    return (
+        f"{records.path} has no samples.jsonl; the logger `samples` writes it, which a recipe without `loggers` has by "
+        "itself: add it to the recipe's `loggers`"
+    )

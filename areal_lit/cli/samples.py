@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from areal_lit.run_records import Query, RecordsError, RunRecords, SampleIndex
+from areal_lit.run_records import Query, RecordsError, RunRecords
 from areal_lit.run_records.query import SYNTAX
 
 PRINTED = 10
@@ -55,7 +55,7 @@ def _directory(text: str) -> Path:
 
 
 def _print(records: RunRecords, query: Query, num: int, is_json: bool) -> int:
-    from areal_lit.cli.sample_text import describe
+    from areal_lit.cli.sample_text import describe, why_none
 
     index = records.samples()
     index.refresh()
@@ -70,17 +70,3 @@ def _print(records: RunRecords, query: Query, num: int, is_json: bool) -> int:
     elif len(found) > num > 0:
         print(f"the {end} {num} of {len(found)}; --print 0 is all of them", file=sys.stderr)
     return 0
-
-
-def why_none(records: RunRecords, index: SampleIndex) -> str:
-    """Why there is nothing to show, and what to do."""
-    if index.entries:
-        return f"none of {len(index.entries)} samples matches; a query is written like this: {SYNTAX}"
-    if index.num_unreadable:
-        return f"{index.path} holds no sample, and {index.num_unreadable} lines of something else; move it away"
-    if index.path.exists():
-        return f"{index.path} holds no sample yet; a run writes them at the end of each step"
-    return (
-        f"{records.path} has no samples.jsonl; the logger `samples` writes it, which a recipe without `loggers` has by "
-        "itself: add it to the recipe's `loggers`"
-    )

@@ -14,8 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Input, Static
 
 from areal_lit.cli.sample_browser.table import SampleTable, table_header
-from areal_lit.cli.sample_text import COLOURINGS, Colouring, describe
-from areal_lit.cli.samples import why_none
+from areal_lit.cli.sample_text import COLOURINGS, Colouring, describe, why_none
 from areal_lit.run_records import Entry, Pieces, Query, RecordsError, RunRecords, load_pieces
 from areal_lit.run_records.query import SYNTAX
 

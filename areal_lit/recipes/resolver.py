@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from areal_lit.names import closest
+from areal_lit.names import closest, nearest
 from areal_lit.plugins import PluginError, Plugins, kind_of
 from areal_lit.plugins.distributions import dotted_path
 from areal_lit.recipes.files import ready_recipes
@@ -97,7 +97,7 @@ class Resolver:
             elif said:
                 self.problems.append(f"{full}: {cls.__name__} has no such key; {closest(name, known)}")
         # what a base would have said is not missing
-        is_base_misspelt = not path and any(closest(said.keys[0], known) == "did you mean base?" for said in keyed)
+        is_base_misspelt = not path and any(nearest(said.keys[0], known) == "base" for said in keyed)
         for name in () if is_base_misspelt else _missing(parameters, values):
             full = f"{path}.{name}" if path else name
             ready = ready_recipes(self._plugins.short(dotted_path(cls)))

@@ -8,6 +8,10 @@ the slope per hour of each series after the warm-up, with its standard error and
 below the limit with two standard errors to spare, *rising* (or *falling*) when it is above by as much, else *open*: the
 run was too short to tell. Ends with status 1 unless all are flat or open. Further arguments go to ``areal-lit fit``.
 
+Memory is judged by what no other program of the machine can change: resident memory (RSS), and private memory, which is
+a process's anonymous pages, in RAM or swapped. The usual USS and PSS count a library's pages as the run's own, or more
+of them as its own, once another program that mapped the same library has ended.
+
 Limits per hour: memory 2% of its mean and at least 2 MB; handles and threads 1; children 0.5; mismatch and probe
 1e-5 (a hundredth of what a run warns of in float32); steps per second a loss of 5% of the mean.
 """
@@ -57,7 +61,7 @@ class Limit:
 
 LIMITS = {
     "rss_mb": Limit(absolute=2.0, share=0.02),
-    "pss_mb": Limit(absolute=2.0, share=0.02),
+    "private_mb": Limit(absolute=2.0, share=0.02),
     "shm_mb": Limit(absolute=2.0, share=0.02),
     "handles": Limit(absolute=1.0),
     "threads": Limit(absolute=1.0),
@@ -90,13 +94,20 @@ def shared_files(pid: int) -> dict[str, int]:
     return found
 
 
+def private_bytes(pid: int) -> int:
+    """Anonymous memory of a process, wherever it is: nothing of a library that other programs map too."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(line[1]) * 1024 for line in lines if line[0] in ("RssAnon:", "VmSwap:"))
+
+
 def look(controller: psutil.Process) -> dict[str, float]:
     """What the run's processes hold now, per role and in all."""
     sample: dict[str, float] = defaultdict(float)
     shared: dict[str, int] = {}
     for process in [controller, *controller.children(recursive=True)]:
         try:
-            memory, role = process.memory_full_info(), role_of(process, controller.pid)
+            role = role_of(process, controller.pid)
+            resident, private = process.memory_info().rss, private_bytes(process.pid)
             handles, threads, mapped = process.num_fds(), process.num_threads(), shared_files(process.pid)
         except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             continue
@@ -104,8 +115,8 @@ def look(controller: psutil.Process) -> dict[str, float]:
             shared[file] = max(size, shared.get(file, 0))
         sample["children"] += process.pid != controller.pid
         for part in (role, "all"):
-            sample[f"{part}/rss_mb"] += memory.rss / MB
-            sample[f"{part}/pss_mb"] += memory.pss / MB
+            sample[f"{part}/rss_mb"] += resident / MB
+            sample[f"{part}/private_mb"] += private / MB
             sample[f"{part}/handles"] += handles
             sample[f"{part}/threads"] += threads
     sample["shm_mb"] = sum(shared.values()) / MB
@@ -155,7 +166,7 @@ def watch(run: subprocess.Popen[bytes], metrics: Path, table: Path, *, minutes: 
 
 
 def summary(sample: Sample) -> str:
-    told = ("children", "all/pss_mb", "all/handles", "all/threads", "shm_mb", "probe")
+    told = ("children", "all/private_mb", "all/handles", "all/threads", "shm_mb", "probe")
     rest = ", ".join(f"{name} {sample[name]:.4g}" for name in told)
     return f"{sample['minutes']:6.1f} min: step {sample['step']:.0f}, {sample['steps_per_s']:.2f} steps/s, {rest}"
 

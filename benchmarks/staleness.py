@@ -194,7 +194,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--steps", type=int, default=64)
     options = parser.parse_args()
-    options.cells.parent.mkdir(parents=True, exist_ok=True)
+    for path in (options.cells, options.plot):
+        path.parent.mkdir(parents=True, exist_ok=True)
     cells = cells_of(options)
     run(cells, options.cells, options.jobs)
     results = read(options.cells)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     IntArray = NDArray[np.int64]
     FloatArray = NDArray[np.float32]
@@ -352,6 +353,11 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> TensorInfo:
+        """What is announced of a tensor: ``float32``, not ``torch.float32``."""
+        return cls(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

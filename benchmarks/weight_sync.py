@@ -43,10 +43,7 @@ class Holder:
         self.other = [tensor.clone() for tensor in self.parameters.values()]
 
     def manifest(self) -> tuple[TensorInfo, ...]:
-        return tuple(
-            TensorInfo(name=name, shape=tuple(tensor.shape), dtype="float32")
-            for name, tensor in self.parameters.items()
-        )
+        return tuple(TensorInfo.of(*named) for named in self.parameters.items())
 
     def copy(self) -> float:
         """Seconds of the plain copy."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.text import TextCodec
-    from areal_lit.types import Example, Prompt, Trajectory
+    from areal_lit.types import Example, Metric, Prompt, Trajectory
 
 Need = Literal["proximal", "reference", "values", "entropy", "teacher", "topk", "divergence"]
 
@@ -109,7 +109,3 @@ class Algorithm(Component):
 
     def check(self, example: Example) -> None:
         """Offline algorithms: raise ValueError if an example lacks what ``encode`` reads. For validation, so quick."""
-
-
-if TYPE_CHECKING:
-    from areal_lit.types import Metric

@@ -26,6 +26,9 @@ _LOADING = threading.Lock()
 SCALAR_HEAD_FILE = "scalar_head.safetensors"
 """Beside an exported model: ``weight`` and ``bias`` of its value or score head, float32."""
 
+SCALAR_HEAD_PREFIX = "score."
+"""Of the names under which a strategy's ``weights`` have those of such a head."""
+
 
 def resolve(path: str) -> str:
     """A directory, a ``.gguf`` file or a hub id for a ``ModelSpec.path``.

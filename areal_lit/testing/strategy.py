@@ -34,6 +34,7 @@ from areal_lit.testing.strategy_case import (
     value_of,
 )  # fmt: skip
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
+from areal_lit.types import TensorInfo
 
 LOGPROB: frozenset[Output] = frozenset({"logprob"})
 BOTH: frozenset[Output] = frozenset({"logprob", "entropy"})
@@ -154,9 +155,7 @@ def weights_fit_their_manifest(case: Case) -> None:
     """Same names, shapes and dtypes in the same order, tied tensors once, and all a plain model needs."""
     strategy = case.ready()
     sent = [(name, tensor) for bucket in strategy.weights() for name, tensor in bucket]
-    described = [(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in sent]
-    promised = [(info.name, info.shape, info.dtype) for info in strategy.manifest()]
-    assert described == promised, "manifest and weights differ"
+    assert tuple(TensorInfo.of(*named) for named in sent) == strategy.manifest(), "manifest and weights differ"
     names = [name for name, _ in sent]
     assert len(set(names)) == len(names), "a name is sent twice"
     receiver = case.model()

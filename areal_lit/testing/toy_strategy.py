@@ -72,11 +72,7 @@ class ToyStrategy(Strategy):
         yield [(name, parameter.detach()) for name, parameter in self._model.named_parameters()]
 
     def manifest(self) -> tuple[TensorInfo, ...]:
-        return tuple(
-            TensorInfo(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
-            for bucket in self.weights()
-            for name, tensor in bucket
-        )
+        return tuple(TensorInfo.of(*named) for bucket in self.weights() for named in bucket)
 
     def save(self, directory: Path) -> None:
         if self._rank.rank == 0:

@@ -53,9 +53,7 @@ def weights_of(version: int) -> Named:
 
 def manifest_of(weights: Named) -> tuple[TensorInfo, ...]:
     """What a strategy would announce."""
-    return tuple(
-        TensorInfo(name=name, shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch.")) for name, t in weights
-    )
+    return tuple(TensorInfo.of(*named) for named in weights)
 
 
 def check_transport(

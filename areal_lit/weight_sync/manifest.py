@@ -17,7 +17,7 @@ def as_announced(source: WeightSource, buckets: Iterator[Bucket]) -> Iterator[Bu
     for bucket in buckets:
         for name, tensor in bucket:
             info = next(expected, None)
-            got = TensorInfo(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+            got = TensorInfo.of(name, tensor)
             if got != info:
                 wanted = "nothing more" if info is None else f"{info.name} {info.shape} {info.dtype}"
                 raise ValueError(

@@ -14,6 +14,7 @@ from areal_lit.checkpointing.tensors import as_os_error
 from areal_lit.contracts.strategy import Head
 from areal_lit.models import (
     SCALAR_HEAD_FILE,
+    SCALAR_HEAD_PREFIX,
     check_finite,
     load_causal_lm,
     load_tokenizer,
@@ -22,7 +23,6 @@ from areal_lit.models import (
 )
 from areal_lit.types import ModelSpec
 from areal_lit_single.network import Attention, Network
-from areal_lit_single.strategy import HEAD_PREFIX
 
 
 def build_network(
@@ -109,8 +109,9 @@ def export(network: Network, weights: Mapping[str, Tensor], spec: ModelSpec, dir
     """
     from safetensors.torch import save_file
 
-    of_head = {name.removeprefix(HEAD_PREFIX): t for name, t in weights.items() if name.startswith(HEAD_PREFIX)}
-    of_lm = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD_PREFIX)}
+    prefix = SCALAR_HEAD_PREFIX
+    of_head = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    of_lm = {name: tensor for name, tensor in weights.items() if not name.startswith(prefix)}
     with as_os_error(directory):
         with without_progress_bars():
             network.lm.save_pretrained(directory, state_dict=of_lm)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from areal_lit.contracts.strategy import Bucket, Head, Output, Rank, Snapshot, Strategy
-from areal_lit.models import LATE_IMPORTS
+from areal_lit.models import LATE_IMPORTS, SCALAR_HEAD_PREFIX
 from areal_lit.token_batch import Divergence, Objective, TokenBatch, TokenOutputs, weighted_sum
 from areal_lit.types import Metric, ModelSpec, TensorInfo
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from areal_lit_single.trainable import Trainable
 
 BUCKET_BYTES = 256 * 2**20
-HEAD_PREFIX = "score."
-"""Of the names of a scalar head's weights."""
 
 
 class Single(Strategy):
@@ -149,7 +147,7 @@ class Single(Strategy):
                 yield name, tensor.detach()
         if self._network.scalar_head is not None:
             for name, tensor in self._network.scalar_head.state_dict().items():
-                yield f"{HEAD_PREFIX}{name}", tensor
+                yield f"{SCALAR_HEAD_PREFIX}{name}", tensor
 
     def weights(self, kind: Literal["full", "adapter"] = "full") -> Iterator[Bucket]:
         if kind != "full":
@@ -166,10 +164,7 @@ class Single(Strategy):
             yield bucket
 
     def manifest(self) -> tuple[TensorInfo, ...]:
-        return tuple(
-            TensorInfo(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in self._tensors()
-        )
+        return tuple(TensorInfo.of(*named) for named in self._tensors())
 
     def compare_with(self, teacher: Strategy, divergence: Divergence) -> None:
         if not isinstance(teacher, Single):
@@ -180,7 +175,7 @@ class Single(Strategy):
         import torch
 
         source = {name: tensor for bucket in other.weights() for name, tensor in bucket}
-        own = {name: tensor for name, tensor in self._tensors() if not name.startswith(HEAD_PREFIX)}
+        own = {name: tensor for name, tensor in self._tensors() if not name.startswith(SCALAR_HEAD_PREFIX)}
         if missing := own.keys() - source.keys():
             raise ValueError(
                 f"cannot copy weights between roles: the source lacks {sorted(missing)[:3]}; use one model"

@@ -14,9 +14,10 @@ from areal_lit.weight_sync import as_announced
 from areal_lit.worker import RoleWorker
 
 WEIGHTS = [("a.weight", torch.ones(2, 3)), ("b.weight", torch.zeros(4, dtype=torch.bfloat16)), ("c", torch.tensor(1.0))]
-MANIFEST = tuple(
-    TensorInfo(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
-    for name, tensor in WEIGHTS
+MANIFEST = (
+    TensorInfo(name="a.weight", shape=(2, 3), dtype="float32"),
+    TensorInfo(name="b.weight", shape=(4,), dtype="bfloat16"),
+    TensorInfo(name="c", shape=(), dtype="float32"),
 )
 SOURCE = WeightSource(version=7, receiver="a:B", params={}, tensors=MANIFEST)
 

@@ -141,9 +141,7 @@ class Setting:
         self.syncer.set_probe_prompts(PROMPTS, max_new_tokens=max_new_tokens)
 
     def manifest(self):
-        return tuple(
-            TensorInfo(name=name, shape=tuple(p.shape), dtype="float32") for name, p in self.model.named_parameters()
-        )
+        return tuple(TensorInfo.of(*named) for named in self.model.named_parameters())
 
     def send(self, source):
         future = Future()

@@ -196,9 +196,7 @@ def test_weights_that_do_not_fit_are_refused(spec: ModelSpec, change: Any, messa
     engine = make_engine(served)
     weights = {name: p.detach().clone() for name, p in served.model.named_parameters()}
     change(weights)
-    manifest = (
-        [TensorInfo(name=n, shape=tuple(t.shape), dtype="float32") for n, t in weights.items()] if announced else []
-    )
+    manifest = [TensorInfo.of(*named) for named in weights.items()] if announced else []
     with pytest.raises(ValueError, match=message):
         engine.load(1, weights.items(), manifest)
     assert engine.is_torn is not announced, "what was announced wrongly must not touch a parameter"

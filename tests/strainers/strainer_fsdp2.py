@@ -123,10 +123,7 @@ class FSDP2(Strategy):
             yield [(name, whole(parameter))]
 
     def manifest(self) -> tuple[TensorInfo, ...]:
-        return tuple(
-            TensorInfo(name=name, shape=tuple(p.shape), dtype=str(p.dtype).removeprefix("torch."))
-            for name, p in self._named()
-        )
+        return tuple(TensorInfo.of(*named) for named in self._named())
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter once (``named_parameters`` leaves out a tied one's second name), as Hugging Face names it."""

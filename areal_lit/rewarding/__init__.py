@@ -1,7 +1,8 @@
 """Rewarding: scores, from a pool of processes that can be killed or from the event loop."""
 
+from areal_lit.rewarding.calls import Outcome, RewardError, judge
 from areal_lit.rewarding.processes import check_travels
-from areal_lit.rewarding.scorer import RewardError, Rewarding, Scorer
-from areal_lit.rewarding.worker import Outcome, judge
+from areal_lit.rewarding.scorer import Scorer
+from areal_lit.rewarding.settings import Rewarding
 
 __all__ = ["Outcome", "RewardError", "Rewarding", "Scorer", "check_travels", "judge"]

@@ -14,17 +14,17 @@ import logging
 import pickle
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
+from areal_lit.rewarding.calls import Outcome, describe
+from areal_lit.rewarding.metrics import RewardCounters
 from areal_lit.rewarding.processes import Worker
-from areal_lit.rewarding.worker import Item, Outcome, describe
+from areal_lit.rewarding.settings import Rewarding
+from areal_lit.rewarding.slot import Job, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -34,65 +34,31 @@ EXIT_CODE_TIMEOUT_S = 1.0
 TICK_S = 0.05
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """One call on its way. ``owner`` is the submitter's; the pool hands it back untouched."""
-
-    item: Item
-    owner: Any
-    attempt: int = 1
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A worker and the calls it has not answered, in the order it makes them."""
-
-    worker: Worker
-    since: float
-    is_ready: bool = False
-    begun: int = 0
-    answered: int = 0
-    jobs: deque[Job] = field(default_factory=deque)
-
-
 class RewardPool:
     """Runs jobs on workers; each comes back through ``deliver`` exactly once, failed or not.
 
     Args:
+        settings: all but ``on_failure`` is used.
         start_worker: makes one worker; called on the pool's thread, so that the kernel ties the worker to it.
-        num_workers: kept alive.
-        timeout_s: longest execution of one call.
-        max_attempts: of one call, the first included.
-        batch_size: most calls sent to a worker at once.
-        max_kills_in_row: so many calls that hang or end their worker, with no answer in between, end the pool.
         deliver: receives finished jobs with one outcome per trajectory, on the pool's thread.
-        count: adds to a named counter, on the pool's thread.
         log_path: of the workers' output, to be named in errors; None if they have none.
     """
 
     def __init__(
         self,
+        settings: Rewarding,
         *,
         start_worker: Callable[[], Worker],
-        num_workers: int,
-        timeout_s: float,
-        max_attempts: int,
-        batch_size: int,
-        max_kills_in_row: int,
         deliver: Callable[[list[tuple[Job, list[Outcome]]]], None],
-        count: Callable[[str, float], None],
+        counters: RewardCounters,
         log_path: Path | None,
     ) -> None:
+        self._settings = settings
         self._start_worker = start_worker
-        self._num_workers = num_workers
-        self._timeout_s = timeout_s
-        self._max_attempts = max_attempts
-        self._batch_size = batch_size
-        self._max_kills_in_row = max_kills_in_row
-        self._kills_in_row = 0
         self._deliver = deliver
-        self._count = count
+        self._counters = counters
         self._log_path = log_path
+        self._kills_in_row = 0
         self._slots: list[Slot] = []
         self._queue: deque[Job] = deque()
         self._results: list[tuple[Job, list[Outcome]]] = []
@@ -131,7 +97,7 @@ class RewardPool:
         self._is_stopping = True
         self._wake()
         if self._thread.ident is not None:
-            self._thread.join(timeout=10.0 + 10.0 * self._num_workers)
+            self._thread.join(timeout=10.0 + 10.0 * self._settings.num_workers)
             if self._thread.is_alive():
                 raise RuntimeError(f"the reward pool did not stop; workers' output is in {self._log_path}")
         self._wake_read.close()
@@ -156,8 +122,8 @@ class RewardPool:
             self._shut_down(failure)
 
     def _step(self) -> None:
-        while len(self._slots) < self._num_workers:
-            self._slots.append(Slot(worker=self._start_worker(), since=time.monotonic()))
+        while len(self._slots) < self._settings.num_workers:
+            self._slots.append(Slot(self._start_worker()))
         self._assign()
         busy = any(slot.jobs or not slot.is_ready for slot in self._slots)
         wait([self._wake_read, *(slot.worker.connection for slot in self._slots)], timeout=TICK_S if busy else 1.0)
@@ -179,13 +145,13 @@ class RewardPool:
                     return
                 if not slot.is_ready or slot.jobs:
                     continue
-                size = min(self._batch_size, -(-len(self._queue) // self._num_workers))
+                size = min(self._settings.batch_size, -(-len(self._queue) // self._settings.num_workers))
                 batch = [self._queue.popleft() for _ in range(size)]
             self._send(slot, batch)
 
     def _send(self, slot: Slot, batch: list[Job]) -> None:
         try:
-            slot.worker.connection.send([job.item for job in batch])
+            slot.give(batch)
         except OSError:
             # It died, or stopped reading in the middle of the message. No call began, so none is to blame.
             self._requeue(batch)
@@ -193,9 +159,6 @@ class RewardPool:
         # Pickling runs code of whatever classes an example's fields hold. The culprits are counted as errors.
         except Exception:  # noqa: BLE001
             self._requeue([job for job in batch if self._can_travel(job)])
-        else:
-            slot.jobs.extend(batch)
-            slot.since = time.monotonic()
 
     def _can_travel(self, job: Job) -> bool:
         try:
@@ -230,8 +193,7 @@ class RewardPool:
     def _take(self, slot: Slot, results: list[list[Outcome]], seconds: float) -> None:
         slot.answered += len(results)
         self._kills_in_row = 0
-        self._count("seconds", seconds)
-        self._count("calls", len(results))
+        self._counters.add_calls(len(results), seconds)
         for outcomes in results:
             job = slot.jobs.popleft()
             if any(outcome.kind for outcome in outcomes):
@@ -240,16 +202,13 @@ class RewardPool:
                 self._results.append((job, outcomes))
 
     def _check_clock(self, slot: Slot) -> None:
-        now = time.monotonic()
-        begun = slot.worker.begun()
-        if begun != slot.begun:
-            slot.begun, slot.since = begun, now
+        busy_s = slot.busy_s()
         if not slot.is_ready:
-            if now - slot.since > START_TIMEOUT_S:
+            if busy_s > START_TIMEOUT_S:
                 raise TimeoutError(f"a reward worker was not ready within {START_TIMEOUT_S} s; see {self._log_path}")
-        elif slot.jobs and now - slot.since > self._timeout_s:
-            self._count("killed_workers", 1)
-            self._replace(slot, "timeout", f"no result within {self._timeout_s} s")
+        elif slot.jobs and busy_s > self._settings.timeout_s:
+            self._counters.add_killed_worker()
+            self._replace(slot, "timeout", f"no result within {self._settings.timeout_s} s")
 
     def _bury(self, slot: Slot) -> None:
         code = slot.worker.exit_code(EXIT_CODE_TIMEOUT_S)
@@ -268,9 +227,7 @@ class RewardPool:
         slot.worker.kill()
         self._slots.remove(slot)
         if slot.jobs:
-            blamed = max(0, min(slot.worker.begun() - slot.answered, len(slot.jobs)) - 1)
-            job = slot.jobs[blamed]
-            del slot.jobs[blamed]
+            job = slot.pop_blamed()
             self._fail(job, kind, reason)
             self._requeue(slot.jobs)
             self._note_kill(job, kind, reason)
@@ -278,7 +235,7 @@ class RewardPool:
     def _note_kill(self, job: Job, kind: str, reason: str) -> None:
         """Tell the first of a row, as such calls are slow to show in numbers; raise when there are only such."""
         self._kills_in_row += 1
-        if self._kills_in_row >= self._max_kills_in_row:
+        if self._kills_in_row >= self._settings.max_kills_in_row:
             raise RuntimeError(
                 f"{self._kills_in_row} calls of rewards in a row hung or ended their worker, the last of reward "
                 f"{job.item.key!r} ({kind}: {reason}); mend it, raise rewarding.timeout_s, or raise "
@@ -287,7 +244,7 @@ class RewardPool:
         if self._kills_in_row == 1:
             logger.warning(
                 "a call of reward %r had its worker replaced (%s: %s); rewarding.timeout_s is %g",
-                job.item.key, kind, reason, self._timeout_s,
+                job.item.key, kind, reason, self._settings.timeout_s,
             )  # fmt: skip
 
     def _requeue(self, jobs: Iterable[Job]) -> None:
@@ -299,11 +256,11 @@ class RewardPool:
         self._retry_or_finish(job, [Outcome(kind=kind, reason=reason)] * len(job.item.trajectories))
 
     def _retry_or_finish(self, job: Job, outcomes: list[Outcome]) -> None:
-        if job.attempt >= self._max_attempts:
+        if job.attempt >= self._settings.max_attempts:
             self._results.append((job, outcomes))
             return
         job.attempt += 1
-        self._count("retries", 1)
+        self._counters.add_retry()
         with self._lock:
             self._queue.append(job)
 

@@ -9,62 +9,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any
 
 from areal_lit.contracts.reward import GroupReward, Reward
 from areal_lit.logs import LogPipe, Logs
-from areal_lit.rewarding.pool import START_TIMEOUT_S, Job, RewardPool
+from areal_lit.rewarding.async_rewards import AsyncRewards
+from areal_lit.rewarding.calls import Item, Outcome, RewardError, set_up
+from areal_lit.rewarding.metrics import RewardCounters
+from areal_lit.rewarding.pool import START_TIMEOUT_S, RewardPool
 from areal_lit.rewarding.processes import ProcessWorker, ThreadWorker, Worker, pack
-from areal_lit.rewarding.worker import Item, Outcome, describe, judge_of, set_up
-from areal_lit.sizes import MAX_PROCESSES, require_size
+from areal_lit.rewarding.settings import Rewarding
+from areal_lit.rewarding.slot import Job
 from areal_lit.text import TextCodec
 from areal_lit.types import Metric, Trajectory
 
 logger = logging.getLogger(__name__)
-
-UNSCORED_KINDS = ("unscored", "error", "invalid", "timeout", "crash")
-
-
-class RewardError(RuntimeError):
-    """A reward could not be had and the recipe says to stop, or no reward can be had any more."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Rewarding:
-    """How rewards are computed, and what happens when one cannot be.
-
-    Args:
-        num_workers: processes that score; a hung one is killed and replaced.
-        timeout_s: longest execution of one call; time in the queue does not count.
-        max_attempts: of one call, the first included.
-        on_failure: drop (the sample is left out of training and counted) or raise (the run ends).
-        batch_size: most calls that are sent to a worker at once.
-        max_kills_in_row: so many calls that hang or end their worker, with no other answer between them, end the run.
-    """
-
-    num_workers: int = 2
-    timeout_s: float = 10.0
-    max_attempts: int = 2
-    on_failure: Literal["drop", "raise"] = "drop"
-    batch_size: int = 64
-    max_kills_in_row: int = 32
-
-    def __post_init__(self) -> None:
-        require_size("rewarding.num_workers", self.num_workers, least=1, most=MAX_PROCESSES)
-        for name in ("max_attempts", "batch_size", "max_kills_in_row"):
-            require_size(f"rewarding.{name}", getattr(self, name), least=1)
-        if not self.timeout_s > 0:
-            raise ValueError(f"rewarding.timeout_s must be > 0, got {self.timeout_s}")
-        if self.on_failure not in ("drop", "raise"):
-            raise ValueError(f"rewarding.on_failure must be drop or raise, got {self.on_failure!r}")
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +80,9 @@ class Scorer:
         self._log: LogPipe | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Job] = []
-        self._lock = threading.Lock()
-        self._counts: dict[str, float] = defaultdict(float)
+        self._counters = RewardCounters()
+        self._awaited = AsyncRewards(settings, self._counters)
         self._num_queued = 0
-        self._hung_in_row: dict[str, int] = defaultdict(int)
         self._told: set[tuple[str, str]] = set()
 
     def start(self) -> None:
@@ -127,32 +90,24 @@ class Scorer:
         set_up(self._async, self._codec)
         if not self._sync:
             return
-        payload = b"" if self._in_process else pack(self._sync, self._codec)
+        settings = self._settings
+        start_worker: Callable[[], Worker]
         if self._in_process:
             set_up(self._sync, self._codec)
+            settings = replace(settings, num_workers=1)
+            start_worker = partial(ThreadWorker, rewards=self._sync)
         else:
+            payload = pack(self._sync, self._codec)
             self._log_dir.mkdir(parents=True, exist_ok=True)
             self._log = LogPipe(self._logs.open(self._log_dir / "reward.log"))
-        log = self._log
-
-        def start_worker() -> Worker:
-            if log is None:
-                return ThreadWorker(rewards=self._sync)
-            return ProcessWorker(
-                payload=payload, log=log.writer, num_threads=self._num_threads, fingerprint=self._fingerprint
-            )
-
+            start_worker = partial(
+                ProcessWorker, payload=payload, log=self._log.writer, num_threads=self._num_threads,
+                fingerprint=self._fingerprint,
+            )  # fmt: skip
         self._pool = RewardPool(
-            start_worker=start_worker,
-            num_workers=1 if self._in_process else self._settings.num_workers,
-            timeout_s=self._settings.timeout_s,
-            max_attempts=self._settings.max_attempts,
-            batch_size=self._settings.batch_size,
-            max_kills_in_row=self._settings.max_kills_in_row,
-            deliver=self._deliver,
-            count=self._count,
-            log_path=log.path if log else None,
-        )
+            settings, start_worker=start_worker, deliver=self._deliver, counters=self._counters,
+            log_path=self._log.path if self._log else None,
+        )  # fmt: skip
         self._pool.start()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -187,10 +142,10 @@ class Scorer:
         if not trajectories:
             return []
         self._num_queued += len(trajectories)
-        self._count_max("queue", self._num_queued)
+        self._counters.note_queue(self._num_queued)
         try:
             if key in self._async:
-                outcomes = list(await asyncio.gather(*(self._score_async(key, reward, each) for each in trajectories)))
+                outcomes = await asyncio.gather(*(self._awaited.score(key, reward, each) for each in trajectories))
             else:
                 outcomes = await self._score_in_pool(key, reward, trajectories)
         finally:
@@ -199,41 +154,7 @@ class Scorer:
 
     def metrics(self) -> list[Metric]:
         """What was counted since the last call of this method."""
-        with self._lock:
-            counts, self._counts = self._counts, defaultdict(float)
-        calls = counts.pop("calls", 0.0)
-        sums = ["unscored", *(f"unscored_{kind}" for kind in UNSCORED_KINDS), "retries", "killed_workers"]
-        return [
-            *(Metric(name=f"reward/{name}", sum=counts.get(name, 0.0), reduction="sum") for name in sums),
-            Metric(name="reward/seconds", sum=counts.get("seconds", 0.0), count=calls),
-            Metric(name="reward/queue", sum=counts.get("queue", 0.0), reduction="max"),
-        ]
-
-    async def _score_async(self, key: str, reward: Reward, trajectory: Trajectory) -> Outcome:
-        outcome = Outcome()
-        for attempt in range(1, self._settings.max_attempts + 1):
-            if attempt > 1:
-                self._count("retries", 1)
-            begun = time.monotonic()
-            try:
-                score = await asyncio.wait_for(reward.score(trajectory), self._settings.timeout_s)  # type: ignore[arg-type]
-                outcome = judge_of(trajectory, score)
-            except TimeoutError:
-                outcome = Outcome(kind="timeout", reason=f"no result within {self._settings.timeout_s} s")
-            # Rewards are the user's code: whatever they raise leaves this call unscored and counted.
-            except Exception as error:  # noqa: BLE001
-                outcome = Outcome(kind="error", reason=describe(error))
-            self._hung_in_row[key] = self._hung_in_row[key] + 1 if outcome.kind == "timeout" else 0
-            if self._hung_in_row[key] >= self._settings.max_kills_in_row:
-                raise RewardError(
-                    f"reward {key!r} has hung {self._hung_in_row[key]} times in a row ({outcome.reason}); mend it, or "
-                    "raise rewarding.timeout_s or rewarding.max_kills_in_row"
-                )
-            self._count("seconds", time.monotonic() - begun)
-            self._count("calls", 1)
-            if not outcome.kind:
-                break
-        return outcome
+        return self._counters.take()
 
     async def _score_in_pool(self, key: str, reward: Reward, trajectories: list[Trajectory]) -> list[Outcome]:
         loop = self._loop = asyncio.get_running_loop()
@@ -284,8 +205,7 @@ class Scorer:
         if outcome.kind == "stopped":
             raise RewardError(f"reward {key!r} cannot be computed any more: {outcome.reason}")
         self._tell(key, trajectory, outcome.kind, reason)
-        self._count("unscored", 1)
-        self._count(f"unscored_{outcome.kind}", 1)
+        self._counters.add_unscored(outcome.kind)
         if self._settings.on_failure == "raise":
             prompt = trajectory.prompt
             raise RewardError(
@@ -305,11 +225,3 @@ class Scorer:
             "reward %r has no value for row %d of source %r: %s; later ones are counted in reward/unscored_%s",
             key, prompt.row, prompt.source, reason, kind,
         )  # fmt: skip
-
-    def _count(self, name: str, amount: float) -> None:
-        with self._lock:
-            self._counts[name] += amount
-
-    def _count_max(self, name: str, value: float) -> None:
-        with self._lock:
-            self._counts[name] = max(self._counts[name], value)

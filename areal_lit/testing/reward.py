@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from areal_lit.contracts.reward import GroupReward, Reward
+from areal_lit.rewarding.calls import Outcome, call, describe, judge_of, set_up
 from areal_lit.rewarding.processes import pack
-from areal_lit.rewarding.worker import Outcome, call, describe, judge_of, set_up
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, Prompt, Trajectory
 

@@ -18,7 +18,7 @@ from areal_lit.batching import pack
 from areal_lit.contracts import GroupReward, Reward
 from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding, Scorer
-from areal_lit.rewarding.worker import call, judge
+from areal_lit.rewarding.calls import call, judge
 from areal_lit.testing.reward import check_reward, completion
 from areal_lit.text import TextCodec
 from areal_lit.token_batch import TokenBatch
@@ -80,7 +80,6 @@ def packed(trajectory: Trajectory, score: Scored) -> TokenBatch:
 
 
 @given(text=TEXTS, data=st.data())
-@settings(deadline=None)
 def test_text_is_there_with_the_last_token_of_its_last_character(
     codec: TextCodec, text: str, data: st.DataObject
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.rewarding import Rewarding
-from areal_lit.rewarding.worker import judge
+from areal_lit.rewarding.calls import judge
 from areal_lit.types import Scored
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from filelock import FileLock
@@ -16,15 +19,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores: threads would wait for each other
 
+# no property is about time, which a busy machine takes; the same examples in every run, so that a change is judged by
+# what it changes: --hypothesis-profile=default draws others
+hypothesis.settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeatable")
 
-def _descendants() -> set[int]:
-    found = set()
+END_TIMEOUT_S = 30.0
+"""For what a test has told to end; a busy machine may take a while to schedule it."""
+
+
+def _descendants() -> dict[int, str]:
+    """The command of every process below this one that runs."""
+    found = {}
     for process in psutil.Process().children(recursive=True):
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline()):
-                found.add(process.pid)
-        except psutil.NoSuchProcess:
-            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command:
+                found[process.pid] = command
     return found
 
 
@@ -33,21 +46,28 @@ def _leaves_nothing_behind() -> Iterator[None]:
     """Fail a test that leaves a process, a non-daemon thread or an environment variable behind."""
     processes, threads, environment = _descendants(), set(threading.enumerate()), dict(os.environ)
     yield
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        left = {t for t in threading.enumerate() if t not in threads and not t.daemon}
-        if not left and not _descendants() - processes:
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while True:
+        left = {t.name for t in threading.enumerate() if t not in threads and not t.daemon}
+        leaked = {pid: command for pid, command in _descendants().items() if pid not in processes}
+        if not (left or leaked) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    leaked = [" ".join(psutil.Process(pid).cmdline()) for pid in _descendants() - processes if psutil.pid_exists(pid)]
     assert not leaked, f"processes left running: {leaked}"
-    left = {t.name for t in threading.enumerate() if t not in threads and not t.daemon}
     assert not left, f"threads left running: {left}"
     environment["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")
     changed = {k for k in {*environment, *os.environ} if environment.get(k) != os.environ.get(k)}
     # torch sets these when the first optimizer is built, or when it loads CUDA's libraries
     changed -= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
     assert not changed, f"environment variables changed: {changed}"
+
+
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """SIGHUP as a terminal's programs have it, also where the tests were started with ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """A context manager that takes over SIGINT, SIGTERM and SIGHUP (in the main thread; elsewhere it does nothing).
 
+    A SIGHUP that is ignored stays so: that is what ``nohup`` is for.
+
     Until ``is_patient`` is set, while nothing can be lost, the first signal raises KeyboardInterrupt too. Once
     ``is_ending`` is set, when processes are being ended within seconds, no signal does anything any more.
 
@@ -33,7 +35,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            taken = [number for number in _SIGNALS if not (is_nohup and number == signal.SIGHUP)]
+            self._previous = {number: signal.signal(number, self._handle) for number in taken}
         return self
 
     def __exit__(

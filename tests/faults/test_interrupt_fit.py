@@ -19,6 +19,7 @@ def signals(phase: str, step: int, *names: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hears_hangups")
 @pytest.mark.parametrize(
     ("phase", "step", "name", "saved"),
     [

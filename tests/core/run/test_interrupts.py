@@ -15,6 +15,7 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.mark.usefixtures("hears_hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_patient_run_is_asked_first_and_ended_then(number: int) -> None:
     told: list[bool] = []
@@ -33,6 +34,18 @@ def test_where_nothing_can_be_lost_the_first_signal_ends_the_run() -> None:
     with Interrupts(lambda: told.append("asked")), pytest.raises(KeyboardInterrupt):
         send(signal.SIGTERM)
     assert told == []
+
+
+@pytest.mark.usefixtures("hears_hangups")
+def test_a_run_started_with_nohup_goes_on_when_its_terminal_closes() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts(lambda: None) as interrupts:
+        interrupts.is_patient = True
+        send(signal.SIGHUP)
+        assert not interrupts.requested
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGTERM), send(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_handlers_are_put_back() -> None:

@@ -1,4 +1,4 @@
-"""Admission: which prompts run, which groups are ready, and when a step has what it waits for.
+"""Admission: which prompts run, and when a step has the groups that it waits for.
 
 Lives on the event loop alone, so it needs no locks; ``RolloutLoop`` is its face for the training thread.
 """
@@ -6,70 +6,50 @@ Lives on the event loop alone, so it needs no locks; ``RolloutLoop`` is its face
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from areal_lit.contracts.data import Source
-from areal_lit.contracts.reward import Reward
-from areal_lit.contracts.workflow import Workflow
 from areal_lit.prompts import PromptStream
-from areal_lit.rollout.episodes import EpisodeServices, GroupPlan
-from areal_lit.rollout.failure_budget import FailureBudget
-from areal_lit.rollout.groups import FinishedGroup, GroupRunner
-from areal_lit.rollout.metrics import RolloutCounters
-from areal_lit.rollout.ready import ReadyGroups
-from areal_lit.rollout.rejections import Rejections
+from areal_lit.rollout.groups import GroupRunner
+from areal_lit.rollout.plans import EpisodeServices, GroupPlans
 from areal_lit.rollout.settings import Rollout
-from areal_lit.rollout.verdict import Verdict, is_unscored
+from areal_lit.rollout.sorter import Sorter
+from areal_lit.rollout.verdict import Verdict
 from areal_lit.staleness import capacity
-from areal_lit.types import Group, Prompt, Sampling
-
-logger = logging.getLogger(__name__)
+from areal_lit.types import Group, Prompt
 
 
 class Admission:
-    """Admits prompts while there is capacity, files finished groups, and hands them to steps.
+    """Admits prompts while there is capacity, and hands ready groups to steps.
 
     Args:
         on_failure: told what is to end the run.
     """
 
     def __init__(
-        self, settings: Rollout, *, stream: PromptStream, sources: Mapping[str, Source], services: EpisodeServices,
-        workflow: Workflow, reward: Reward | None, runner: GroupRunner, verdict: Verdict, deterministic: bool,
-        keep_finished: Callable[[], bool], on_failure: Callable[[BaseException], None],
+        self, settings: Rollout, *, stream: PromptStream, services: EpisodeServices, plans: GroupPlans,
+        runner: GroupRunner, verdict: Verdict, sorter: Sorter, deterministic: bool,
+        on_failure: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._settings = settings
         self._stream = stream
-        self._sources = sources
         self._services = services
-        self._workflow = workflow
-        self._reward = reward
+        self._plans = plans
         self._runner = runner
         self._verdict = verdict
+        self._sorter = sorter
+        self._ready = sorter.ready
         self._deterministic = deterministic
-        self._keep_finished = keep_finished
         self._on_failure = on_failure
-        self._budget = FailureBudget(settings.failure_budget)
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, Prompt] = {}
         self._running_since: dict[int, float] = {}
-        self._ready = ReadyGroups(settings.max_staleness)
-        self._rejections = Rejections(settings.rejection_limit)
-        self._ordinal = itertools.count()
         self._waiter: asyncio.Future[None] | None = None
-        self._has_failed = False
-        self._has_told_too_long = False
         self.is_interrupted = False
         self.is_open = False
         self.num_consumed = 0
         self.num_steps = 0
         self.taken: list[Group] = []
-        self.counters = RolloutCounters()
-        self.finished: deque[Group] = deque()
 
     async def take(self, step: int) -> list[Group]:
         """The groups of ``step``; fewer, or none, at the end of the data; none after ``interrupt``.
@@ -88,7 +68,7 @@ class Admission:
             if not self._running or (enough and not self._deterministic):
                 if enough or self._stream.is_finished:
                     if not self._ready and not self.num_consumed:
-                        raise RuntimeError(self._rejections.nothing_left())
+                        raise RuntimeError(self._sorter.rejections.nothing_left())
                     return self._consume(min(wanted, len(self._ready)), step)
                 self._raise_closed(step)
             self._waiter = asyncio.get_running_loop().create_future()
@@ -110,28 +90,18 @@ class Admission:
 
     def admit(self) -> None:
         """Start a group per free place; none after a failure, the run is ending."""
-        room = 0 if self._has_failed else self._capacity()
+        room = 0 if self._sorter.has_failed else self._capacity()
         while room > 0 and (prompt := self._stream.next()) is not None:
             self._running[prompt.prompt_id] = prompt  # before a hook is asked: a prompt it fails on stays pending
             if not self._verdict.admits(prompt):
                 del self._running[prompt.prompt_id]
-                self._reject("rollout_admit")
+                self._sorter.reject("rollout_admit")
                 self._stream.outcomes.add(prompt, ())
                 continue
             room -= 1
             task = asyncio.get_running_loop().create_task(self._run(prompt))
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
-
-    def plan(
-        self, prompt: Prompt, source: Source, *, samples: int, sampling: Sampling, is_eval: bool = False
-    ) -> GroupPlan:
-        """How a prompt is rolled out, under a name that no other group of the run has."""
-        return GroupPlan(
-            prompt=prompt, name=f"{'eval-' if is_eval else ''}{prompt.prompt_id}.{next(self._ordinal)}",
-            workflow=source.workflow or self._workflow, reward=source.reward or self._reward, sampling=sampling,
-            samples=samples, is_eval=is_eval, services=self._services,
-        )  # fmt: skip
 
     def pending(self) -> list[Prompt]:
         """Prompts in flight or ready, in order of their ids."""
@@ -141,15 +111,6 @@ class Admission:
     @property
     def num_running(self) -> int:
         return len(self._running)
-
-    @property
-    def num_ready(self) -> int:
-        return len(self._ready)
-
-    @property
-    def budget_used(self) -> float:
-        """Share of the failure budget that is spent."""
-        return self._budget.used(len(self._running) * self._settings.samples_per_group)
 
     def missing(self) -> str:
         """What a step still waits for, for people; an approximate view from any thread."""
@@ -164,20 +125,18 @@ class Admission:
         eldest = f" (the eldest: prompt {running[0].prompt_id} of {running[0].source})" if running else ""
         return (
             f"{len(self._ready)} groups are ready, {len(running)} running{eldest}, "
-            f"{self._rejections.num_in_a_row} were rejected in a row, {self.num_consumed} consumed so far; "
+            f"{self._sorter.rejections.num_in_a_row} were rejected in a row, {self.num_consumed} consumed so far; "
             f"the engine holds version {self._services.version}"
         )
 
     async def _run(self, prompt: Prompt) -> None:
         self._running_since[prompt.prompt_id] = time.monotonic()
-        source = self._sources[prompt.source]
-        sampling = self._settings.sampling_at(self._services.version, source.sampling or self._settings.sampling)
-        plan = self.plan(prompt, source, samples=self._settings.samples_per_group, sampling=sampling)
+        plan = self._plans.training(prompt)
         finished = await self._runner.run(plan)
-        if not self._file(finished, plan):
+        if not self._sorter.sort(finished, plan, num_others=len(self._running) - 1):
             self._stream.outcomes.add(prompt, finished.group.rewards)
         del self._running[prompt.prompt_id], self._running_since[prompt.prompt_id]
-        if self._has_failed:
+        if self._sorter.has_failed:
             return
         if not self._deterministic:
             self.admit()
@@ -187,7 +146,7 @@ class Admission:
         """An exception in a group's task ends the run."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._has_failed = True
+            self._sorter.has_failed = True
             self._on_failure(error)
 
     def _wake(self) -> None:
@@ -197,14 +156,9 @@ class Admission:
             self._waiter.set_result(None)
 
     def _consume(self, count: int, step: int) -> list[Group]:
-        taken = self._ready.take(count, by_id=self._deterministic)
+        self.taken = self._sorter.consume(count, step, by_id=self._deterministic)
         self.num_consumed += count
         self.num_steps += bool(count)
-        self._rejections.note_consumed()
-        self.counters.num_stale_kept += sum(self._ready.is_stale(ready, step) for ready in taken)
-        if self._settings.length_warmup is not None:
-            self.counters.budgets += [ready.max_new_tokens for ready in taken]
-        self.taken = [ready.group for ready in taken]
         for group in self.taken:
             self._stream.outcomes.add(group.prompt, group.rewards)
         self._stream.outcomes.close_step()
@@ -217,7 +171,7 @@ class Admission:
         stale = self._ready.take_stale(step)
         self._stream.push_back(ready.group.prompt for ready in stale)
         for _ in stale:
-            self._reject("stale")
+            self._sorter.reject("stale")
 
     @property
     def _wanted(self) -> int:
@@ -232,59 +186,6 @@ class Admission:
             groups_before=self._settings.groups_before, max_staleness=self._settings.max_staleness,
             max_concurrent=self._settings.concurrency,
         )  # fmt: skip
-
-    def _file(self, finished: FinishedGroup, plan: GroupPlan) -> bool:
-        """Count a group and file it as ready or rejected; whether it is ready.
-
-        What this raises ends the run, its prompt still pending.
-        """
-        counters, group = self.counters, finished.group
-        needs_reward = plan.reward is not None
-        counters.num_finished += 1
-        counters.num_retries += finished.num_retries
-        counters.num_failed += len(finished.failures)
-        counters.num_dropped += finished.num_dropped
-        if self._keep_finished():
-            self.finished.append(group)
-        self._spend(finished)
-        if finished.too_long:
-            self._reject_too_long(finished.too_long)
-        elif finished.is_dropped:
-            self._reject("dropped")
-        elif objection := self._verdict.objection(group, needs_reward=needs_reward):
-            unscored = [t for t in group.trajectories if is_unscored(t, needs_reward=needs_reward)]
-            self._reject(
-                objection, detail=finished.failures[-1] if finished.failures else "",
-                unscored=unscored[-1].unscored or "without a reason" if unscored else "",
-            )  # fmt: skip
-        else:
-            self._rejections.note_accepted()
-            self._ready.add(group, max_new_tokens=plan.sampling.max_new_tokens)
-            return True
-        return False
-
-    def _spend(self, finished: FinishedGroup) -> None:
-        samples = self._settings.samples_per_group
-        self._budget.record(len(finished.failures), samples)
-        num_others = len(self._running) - 1
-        if finished.failures and (verdict := self._budget.exceeded(num_others * samples)):
-            raise RuntimeError(
-                f"{verdict} (rollout.failure_budget); the last: {finished.failures[-1]}"
-            ) from finished.last_error
-
-    def _reject_too_long(self, reason: str) -> None:
-        if not self._has_told_too_long:
-            self._has_told_too_long = True
-            logger.warning("a prompt was dropped: %s; later ones are counted in rollout/rejected/long_prompt", reason)
-        self._reject("long_prompt", detail=reason)
-
-    def _reject(self, reason: str, *, detail: str = "", unscored: str = "") -> None:
-        """Count a rejected group; raise RuntimeError when it is one too many."""
-        self.counters.rejected[reason] += 1
-        self._rejections.add(reason, detail=detail, unscored=unscored)
-        if not self._has_failed and (verdict := self._rejections.too_many()):
-            self._has_failed = True  # what is still in flight has nothing to add
-            raise RuntimeError(verdict)
 
     def _raise_closed(self, step: int) -> None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""RolloutEpisode: what a workflow is handed; and the group it belongs to.
+"""RolloutEpisode: what a workflow is handed.
 
 Shapes: n tokens of one sequence, p of them prompt.
 """
@@ -6,70 +6,15 @@ Shapes: n tokens of one sequence, p of them prompt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from areal_lit.contracts.inference import InferenceBackend
-from areal_lit.contracts.reward import Reward
-from areal_lit.contracts.workflow import Workflow
-from areal_lit.rollout.limits import Limits, PromptTooLong, completion_problem
+from areal_lit.rollout.limits import PromptTooLong, completion_problem
+from areal_lit.rollout.plans import GroupPlan
 from areal_lit.seeds import stable_seed
-from areal_lit.text import TextCodec
-from areal_lit.types import Completion, GenerateRequest, IntArray, Prompt, Sampling, Trajectory
-
-ScoreFn = Callable[[Reward, list[Trajectory]], Awaitable[list[Trajectory]]]
-
-
-class EpisodeServices:
-    """What all episodes of a run share. ``version`` is that of the weights the engine holds now.
-
-    ``limits`` are what an episode's requests and answers are held to.
-    """
-
-    __slots__ = ("backend", "codec", "limits", "score", "seed", "version")
-
-    def __init__(self, *, backend: InferenceBackend, codec: TextCodec, score: ScoreFn, seed: int, version: int) -> None:
-        self.backend = backend
-        self.codec = codec
-        self.score = score
-        self.seed = seed
-        self.version = version
-        self.limits = Limits()
-
-
-class GroupPlan:
-    """One prompt on its way through the engine: who runs it, scores it, and how it is sampled.
-
-    Args:
-        name: unique within the run; requests are named after it, and its samples share their prefix by it.
-    """
-
-    __slots__ = ("_prompt_ids", "is_eval", "name", "prompt", "reward", "samples", "sampling", "services", "workflow")
-
-    def __init__(
-        self, *, prompt: Prompt, name: str, workflow: Workflow, reward: Reward | None, sampling: Sampling,
-        samples: int, is_eval: bool, services: EpisodeServices,
-    ) -> None:  # fmt: skip
-        self.prompt = prompt
-        self.name = name
-        self.workflow = workflow
-        self.reward = reward
-        self.sampling = sampling
-        self.samples = samples
-        self.is_eval = is_eval
-        self.services = services
-        self._prompt_ids: IntArray | None = None
-
-    @property
-    def prompt_ids(self) -> IntArray:
-        """Tokens of the prompt, encoded once for all samples, read-only, [p]."""
-        if self._prompt_ids is None:
-            self._prompt_ids = _encoded(self.prompt, self.services.codec)
-            self._prompt_ids.setflags(write=False)
-        return self._prompt_ids
+from areal_lit.types import Completion, GenerateRequest, IntArray, Prompt, Trajectory
 
 
 class RolloutEpisode:
@@ -200,19 +145,6 @@ class RolloutEpisode:
         problem = completion_problem(completion, budget=budget, limits=self._services.limits)
         if problem:
             raise ValueError(f"{type(self._services.backend).__name__} returned {problem}; it is not trained on")
-
-
-def _encoded(prompt: Prompt, codec: TextCodec) -> IntArray:
-    """Tokens of a prompt. Raises ValueError naming its row when there are none."""
-    row = f"row {prompt.row} of source {prompt.source!r}"
-    try:
-        token_ids = codec.encode_prompt(prompt.example)
-    # tokenizers and chat templates raise whatever they like; the cause stays attached
-    except Exception as error:
-        raise ValueError(f"{row}: the prompt cannot be encoded: {type(error).__name__}: {error}") from error
-    if not len(token_ids):
-        raise ValueError(f"{row}: the prompt has no tokens, and generation needs one to start from; drop the row")
-    return token_ids
 
 
 def _seed(plan: GroupPlan, sample: int) -> int:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from areal_lit.collation import branch_problem, turn_problem
-from areal_lit.rollout.episodes import GroupPlan, RolloutEpisode
+from areal_lit.rollout.episodes import RolloutEpisode
 from areal_lit.rollout.limits import PromptTooLong, token_problem
+from areal_lit.rollout.plans import GroupPlan
 from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Trajectory
 

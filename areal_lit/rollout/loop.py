@@ -1,7 +1,7 @@
 """RolloutLoop: rollouts as the training thread sees them.
 
-    stream --prompt--> admission --> GroupRunner (episodes, scores) --> Verdict --> ready --> next_batch
-                          ^ capacity (staleness.py)                        | rejected, counted
+    stream --prompt--> admission --> GroupRunner (episodes, scores) --> sorter --> ready --> next_batch
+                          ^ capacity (staleness.py)                       | rejected, counted
 
 All of it runs on one event loop with a thread of its own; the training thread only waits for it.
 Nothing is rolled out before the first ``next_batch``: by then the engine holds weights.
@@ -22,12 +22,13 @@ from areal_lit.contracts.reward import Reward
 from areal_lit.contracts.workflow import Workflow
 from areal_lit.prompts import PromptStream
 from areal_lit.rollout.admission import Admission
-from areal_lit.rollout.episodes import EpisodeServices, ScoreFn
 from areal_lit.rollout.event_thread import EventThread
 from areal_lit.rollout.groups import GroupRunner
 from areal_lit.rollout.limits import Limits
 from areal_lit.rollout.metrics import consumed_metrics
+from areal_lit.rollout.plans import EpisodeServices, GroupPlans, ScoreFn
 from areal_lit.rollout.settings import Rollout
+from areal_lit.rollout.sorter import Sorter
 from areal_lit.rollout.verdict import Verdict
 from areal_lit.text import TextCodec
 from areal_lit.types import Group, Metric, Prompt, Sampling
@@ -59,11 +60,14 @@ class RolloutLoop:
         self._thread = EventThread("rollout")
         self._services = EpisodeServices(backend=backend, codec=codec, score=score, seed=seed, version=version)
         self._runner = GroupRunner(settings, hooks)
+        self._plans = GroupPlans(settings, sources=sources, services=self._services, workflow=workflow, reward=reward)
         verdict = Verdict(settings, filters=filters, hooks=hooks)
+        self._sorter = Sorter(
+            settings, verdict=verdict, keep_finished=lambda: bool(hooks.rollout_finish.get_hookimpls())
+        )
         self._admission = Admission(
-            settings, stream=stream, sources=sources, services=self._services, workflow=workflow, reward=reward,
-            runner=self._runner, verdict=verdict, deterministic=deterministic,
-            keep_finished=lambda: bool(hooks.rollout_finish.get_hookimpls()), on_failure=self._thread.fail,
+            settings, stream=stream, services=self._services, plans=self._plans, runner=self._runner, verdict=verdict,
+            sorter=self._sorter, deterministic=deterministic, on_failure=self._thread.fail,
         )  # fmt: skip
         self._metrics: list[Metric] = []
         self._evaluations: set[asyncio.Future[list[Group]]] = set()
@@ -118,11 +122,8 @@ class RolloutLoop:
         """
 
         async def take() -> tuple[list[Group], list[Metric]]:
-            admission = self._admission
-            groups = await admission.take(step)
-            return groups, admission.counters.take(
-                running=admission.num_running, ready=admission.num_ready, budget_used=admission.budget_used
-            )
+            groups = await self._admission.take(step)
+            return groups, self._sorter.metrics(num_running=self._admission.num_running)
 
         self._admission.taken = []  # what was taken before was trained on
         with self._activity.during(lambda: f"waiting for {self._admission.missing()}"):
@@ -164,7 +165,7 @@ class RolloutLoop:
 
     def drain_finished(self) -> list[Group]:
         """Groups completed since the last call, rejected ones too; gathered only for ``rollout_finish`` hooks."""
-        finished = self._admission.finished
+        finished = self._sorter.finished
         return [finished.popleft() for _ in range(len(finished))]
 
     def metrics(self) -> list[Metric]:
@@ -216,7 +217,7 @@ class RolloutLoop:
 
         async def run_one(prompt: Prompt, source: Source) -> Group:
             async with places:
-                plan = self._admission.plan(prompt, source, samples=samples, sampling=sampling, is_eval=True)
+                plan = self._plans.evaluation(prompt, source, samples=samples, sampling=sampling)
                 group = (await self._runner.run(plan)).group
                 ended.append(prompt)
                 return group

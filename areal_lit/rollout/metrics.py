@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from areal_lit.rollout.groups import FinishedGroup
 from areal_lit.types import Group, Metric
 
 
@@ -22,6 +23,13 @@ class RolloutCounters:
         self.num_stale_kept = 0
         self.budgets: list[int] = []
         """``max_new_tokens`` of each consumed group, during a warm-up of lengths."""
+
+    def add(self, finished: FinishedGroup) -> None:
+        """A group is complete."""
+        self.num_finished += 1
+        self.num_retries += finished.num_retries
+        self.num_failed += len(finished.failures)
+        self.num_dropped += finished.num_dropped
 
     def take(self, *, running: int, ready: int, budget_used: float) -> list[Metric]:
         """Metrics since the last call; the counters start again."""

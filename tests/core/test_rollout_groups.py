@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from areal_lit.contracts import Workflow
-from areal_lit.rollout.episodes import EpisodeServices, GroupPlan
 from areal_lit.rollout.groups import GroupRunner
+from areal_lit.rollout.plans import EpisodeServices, GroupPlan
 from areal_lit.rollout.settings import Rollout
 from areal_lit.testing import FakeBackend, tiny_spec
 from areal_lit.testing.filter import make_group

@@ -26,6 +26,8 @@ KLPlace = Literal["loss", "reward"]
 
 LARGEST_ERROR = 0.2
 """Of the divergence from its target, as a share of that, in one step of the controller."""
+LEAST_LOG_RATIO = -20.0
+"""Below, k3 stays what it is there and has no gradient. It neither overflows nor pulls the other way."""
 RATIO_CAP = 10.0
 """Of the ratio a loss term carries. Beyond, a token says more about the mismatch than about the divergence."""
 
@@ -36,7 +38,8 @@ def estimate(x: Tensor, estimator: KLEstimator) -> Tensor:
         return x
     if estimator == "k2":
         return x.square() / 2
-    k3 = ratio(-x) - 1 + x
+    bounded = x.clamp(min=LEAST_LOG_RATIO)
+    k3 = (-bounded).expm1() + bounded
     if estimator == "k3":
         return k3
     if estimator == "k3+":

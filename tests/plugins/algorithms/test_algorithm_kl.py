@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -105,6 +106,29 @@ def test_what_a_whole_algorithm_descends_on(
     logprob_T = torch.stack([torch.zeros_like(logits), torch.log_softmax(logits, 0)], 1).flatten()
     total = weighted_sum(algorithm.objectives()["policy"](TokenOutputs(logprob_T=logprob_T), batch), batch)
     assert torch.allclose(torch.autograd.grad(total, logits)[0], expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("x", [0.0, -1e-4, 3e-4, 0.02, -0.5, 4.0, -15.0, 30.0])
+def test_k3_keeps_its_digits_where_policies_hardly_differ(x: float, dtype: torch.dtype) -> None:
+    """There exp(-x) is 1 to nearly all digits of float32, and what is left of it may be below 0."""
+    log_ratio_T = torch.tensor([x], dtype=dtype, requires_grad=True)
+    exact = Decimal(log_ratio_T.item())
+    exact = (-exact).exp() - 1 + exact
+    value_T = estimate(log_ratio_T, "k3")
+    (slope_T,) = torch.autograd.grad(value_T.sum(), log_ratio_T)
+    assert value_T.item() == pytest.approx(float(exact), rel=1e-5, abs=1e-7 * abs(x))
+    assert slope_T.item() == pytest.approx(-math.expm1(-x), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3", "k3+"])
+@pytest.mark.parametrize("x", [-40.0, -20.5, -1.0, 1.0, 20.5, 40.0])
+def test_no_estimator_pulls_away_from_the_reference_however_far_it_is(estimator: Any, x: float) -> None:
+    log_ratio_T = torch.tensor([x], requires_grad=True)
+    value_T = estimate(log_ratio_T, estimator)
+    (slope_T,) = torch.autograd.grad(value_T.sum(), log_ratio_T)
+    assert slope_T.item() * x >= 0
+    assert math.isfinite(value_T.item())
 
 
 def test_the_ratio_of_a_loss_term_is_bounded() -> None:

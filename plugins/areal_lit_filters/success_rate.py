@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from areal_lit.contracts.filter import Filter
 from areal_lit.types import Group
 
@@ -18,6 +20,8 @@ class SuccessRate(Filter):
     def __init__(self, *, low: float = 0.1, high: float = 0.9, threshold: float = 0.5) -> None:
         if not 0 <= low <= high <= 1:
             raise ValueError(f"low and high must satisfy 0 <= low <= high <= 1, got {low} and {high}")
+        if not math.isfinite(threshold):
+            raise ValueError(f"threshold must be a finite number, got {threshold}; no reward reaches any other")
         self.low = low
         self.high = high
         self.threshold = threshold

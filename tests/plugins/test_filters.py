@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from areal_lit.testing.filter import check_filter, make_group
-from areal_lit.types import Example, Group, Prompt, Trajectory
+from areal_lit.types import Example, Group, Prompt, StepScore, Trajectory
 from areal_lit_filters.equal_rewards import EqualRewards
 from areal_lit_filters.length import Length
 from areal_lit_filters.staleness import Staleness
@@ -40,6 +44,28 @@ def test_equal_rewards(rewards: tuple[float | None, ...], accepted: bool) -> Non
 
 
 @pytest.mark.parametrize(
+    ("turns", "steps", "accepted"),
+    [
+        (((0.0, 1.0), (0.0, 1.0)), ((), ()), True),
+        (((0.5, 0.5), (0.5, 0.5)), ((), ()), False),
+        (((), ()), ((1.0,), (0.0, 1.0)), True),
+        (((), ()), ((1.0,), (1.0, 1.0)), False),
+        (((0.5,), ()), ((), ()), False),
+    ],
+)
+def test_equal_rewards_of_samples_whose_turns_or_steps_differ_still_teach(
+    turns: Sequence[tuple[float, ...]], steps: Sequence[tuple[float, ...]], accepted: bool
+) -> None:
+    equal = group(1.0, 1.0, None)
+    scored = tuple(
+        replace(t, turn_rewards=of, step_scores=tuple(StepScore(last_token=1, value=value) for value in values))
+        for t, of, values in zip(equal.trajectories[:2], turns, steps, strict=True)
+    )
+    unscored = replace(equal.trajectories[2], turn_rewards=(9.0, 8.0))
+    assert EqualRewards().accept(replace(equal, trajectories=(*scored, unscored))) is accepted
+
+
+@pytest.mark.parametrize(
     ("rewards", "accepted"),
     [
         ((1.0, 0.0, 0.0, 0.0), True), ((0.0, 0.0, 0.0, 0.0), False), ((1.0, 1.0, 1.0, 0.0), True),
@@ -64,8 +90,11 @@ def test_conformance() -> None:
 def test_bad_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match=r"got 0\.8 and 0\.2"):
         SuccessRate(low=0.8, high=0.2)
-    with pytest.raises(ValueError, match="tolerance must be >= 0"):
-        EqualRewards(tolerance=-1.0)
+    for tolerance in (-1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="tolerance must be finite and >= 0"):
+            EqualRewards(tolerance=tolerance)
+    with pytest.raises(ValueError, match="threshold must be a finite number, got nan"):
+        SuccessRate(threshold=math.nan)
     with pytest.raises(ValueError, match="max_versions must be >= 0, got -1"):
         Staleness(max_versions=-1)
     with pytest.raises(ValueError, match="max_tokens must be >= 1, got 0"):

@@ -8,6 +8,7 @@ Every token keeps a gradient, also the rare ones whose ratio runs away first; on
 |---|---|---|
 | no lower bound | ``clip_low`` 1, which bounds nothing | |
 | upper bound tuned; 4 to 5 in later work (arXiv 2510.13786) | ``clip_high`` 4: a weight of 5 | |
+| one weight, to behaviour | ``decoupled`` true: two weights | see [``policy_gradient``](#policy_gradient) |
 | mean over all tokens, advantages of GRPO | as grpo | |
 """
 

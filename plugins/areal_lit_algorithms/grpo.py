@@ -9,7 +9,7 @@ and later ones earned (the paper's process supervision).
 
 | published | ours | why |
 |---|---|---|
-| clip 0.2 | 0.2 | |
+| clip unstated; 0.2 in packages | 0.2 | |
 | mean over each sequence, then over sequences | ``aggregation`` token_mean | no length bias within a batch (DAPO) |
 | KL 0.04, k3 in the loss | ``kl_weight`` 0; k2 if on | no anchor needed; k2's gradient is the reverse KL's |
 | deviation unspecified; packages differ in ``eps`` (trl 1e-4, verl 1e-6) | n - 1, ``eps`` 1e-6 | as verl |

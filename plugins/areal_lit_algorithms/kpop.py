@@ -3,8 +3,9 @@
     b = the larger of KL(Bernoulli(p) || Bernoulli(q)) and KL(Bernoulli(q) || Bernoulli(p))
     loss = [b <= upper] k max(-A rho, -A clip(rho)),     k = p / q, p proximal and q behaviour probability of the token
 
-The ratio of two tiny probabilities is large where next to nothing was at stake, and there b is small: rare tokens stay.
-What is left out stays in denominators. Advantages and clip are GRPO's.
+The ratio of two tiny probabilities is large where next to nothing was at stake, and there b is small: rare tokens stay,
+at a weight k without a bound of its own (``effective_sample_size`` tells). What is left out stays in denominators.
+Advantages and clip are GRPO's.
 
 | published | ours | why |
 |---|---|---|

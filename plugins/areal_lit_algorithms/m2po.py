@@ -2,17 +2,22 @@
 
     m_t = (log pi - log behaviour)^2
     pushed on: A > 0 and pi > behaviour, or A < 0 and pi < behaviour
-    of the tokens pushed on drop the largest m_t of the step until the mean of the rest is below m2_threshold; keep one
+    of the tokens pushed on drop the largest m_t of the step until the mean of the rest is below m2_threshold
     loss = -keep exp(log pi - log behaviour) A,     no clip of the ratio
 
 The moment is taken over the whole step, of the recomputed proximal policy: the current one's at the first mini-batch,
-where the paper takes it. Tokens of equal moment go together. What is dropped stays in denominators. A token that is not
-pushed on has moved against its advantage, so its gradient brings the policy back, and it stays however far it is.
+where the paper takes it. Tokens of equal moment go together. What is dropped stays in denominators. Where all of the
+step would go, the tokens of the smallest moment stay.
+
+A token that is not pushed on has moved against its advantage, so its gradient brings the policy back, and it stays
+however far it is. With A < 0 its ratio may be anything up to e^20: ``effective_sample_size`` tells what such tokens
+leave of the others, ``ratio_behaviour_max`` how far they are.
 
 | published | ours | why |
 |---|---|---|
 | threshold 0.04 | 0.04 | |
 | of all tokens; in its authors' code of those pushed on | ``among`` pushed_on | decision 0020 |
+| that code bounds the ratio, never tighter than 0.7 to 1.5 | tokens are dropped | as the paper states it |
 | moment of the current policy | of the proximal one | a selection over the step needs one policy for all of it |
 | advantages of GRPO | as grpo | |
 """
@@ -24,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.token_batch import masked_metric
 from areal_lit_algorithms.pieces.ratios import ratio
+from areal_lit_algorithms.pieces.rejection import weight_metrics
 from areal_lit_algorithms.pieces.second_moment import within_second_moment
 from areal_lit_algorithms.policy_gradient import PolicyGradient
 
@@ -67,14 +73,14 @@ class M2PO(PolicyGradient):
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
         batch = super().prepare(batch)
-        log_ratio_T = batch["proximal"] - batch["logprob"]
-        judged_T = batch["loss_mask"]
-        if self.among == "pushed_on":
-            judged_T = judged_T & (batch["advantage"] * log_ratio_T > 0)
-        kept_N = within_second_moment(log_ratio_T[judged_T], self.m2_threshold)
-        return batch.with_columns(kept=batch["loss_mask"].masked_scatter(judged_T, kept_N))
+        mask_T, log_ratio_T = batch["loss_mask"], batch["proximal"] - batch["logprob"]
+        judged_T = mask_T if self.among == "all" else mask_T & (batch["advantage"] * log_ratio_T > 0)
+        would_all_go = bool((judged_T == mask_T).all())
+        kept_N = within_second_moment(log_ratio_T[judged_T], self.m2_threshold, keep_smallest=would_all_go)
+        return batch.with_columns(kept=mask_T.masked_scatter(judged_T, kept_N))
 
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
-        kept_T = batch["kept"].to(logprob_T.dtype)
-        loss_T = -kept_T * ratio(logprob_T - old_T) * batch["advantage"]
-        return loss_T, (masked_metric("m2_dropped", 1 - kept_T, batch["loss_mask"]),)
+        mask_T, kept_T = batch["loss_mask"], batch["kept"].to(logprob_T.dtype)
+        weight_T = kept_T * ratio(logprob_T - old_T)
+        metrics = (masked_metric("m2_dropped", 1 - kept_T, mask_T), *weight_metrics(weight_T, mask_T))
+        return -weight_T * batch["advantage"], metrics

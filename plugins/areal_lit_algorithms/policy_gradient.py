@@ -195,7 +195,8 @@ class PolicyGradient(Algorithm):
             )
         if not self.uses_rewards:
             return
-        if self.reward_norm.mean_level == "group" and trainer.rollout.samples_per_group < 2:
+        levels = {self.reward_norm.mean_level, self.reward_norm.std_level}
+        if "group" in levels and trainer.rollout.samples_per_group < 2:
             yield (
                 f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
                 "others of its group: sample at least 2 per prompt, or choose an algorithm that compares none (ppo, "

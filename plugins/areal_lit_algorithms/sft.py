@@ -37,7 +37,7 @@ class SFT(Algorithm):
         max_length: longest sequence in tokens, prompt included; null for any.
         too_long: what happens to a longer one. ``raise`` names it, ``drop`` leaves it out,
             ``truncate`` cuts its end off.
-        aggregation: token_mean, sequence_mean, group_mean or constant (then over ``max_length``).
+        aggregation: token_mean, sequence_mean, sequence_sum, group_mean or constant (then over ``max_length``).
     """
 
     offline: ClassVar[bool] = True

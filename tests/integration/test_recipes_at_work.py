@@ -37,7 +37,7 @@ AT_WORK = {
     "quickstart_icepop": [REJECTED, CORRECTED],
     "quickstart_kpop": [REJECTED, CORRECTED],
     "quickstart_lite_ppo": [CLIPPED],
-    "quickstart_m2po": [(("train/m2_dropped",), 0.0)],
+    "quickstart_m2po": [(("train/m2_dropped",), 0.0), CORRECTED],
     "quickstart_ppo": [CLIPPED, (("critic/grad_norm",), 0.0), (("train/value_mean",), 0.0)],
     "quickstart_process_reward": [CLIPPED, (("train/reward_turn_std",), 0.0)],
     "quickstart_reinforce_pp": [CLIPPED, ANCHORED, (("train/reward_kl_std",), 0.0)],

@@ -27,13 +27,15 @@ def valid_samples(batch: TokenBatch) -> Tensor:
 class Normaliser:
     """``(x - mean) / (std + eps)``, each statistic over the value's group or over the batch.
 
-    What is not valid votes nowhere and gets 0. So does a value that is the only valid one of the set whose mean is
-    subtracted (nothing to compare it with), and every member of a set of equal values (zero variance).
+    What is not valid votes nowhere and gets 0. So does a value that is the only valid one of a set whose mean is
+    subtracted or whose deviation divides (nothing to compare it with), and every member of such a set of equal values
+    (zero variance).
 
     Args:
         mean_level: whose mean is subtracted: ``group``, ``batch`` or ``none``.
         std_level: whose standard deviation divides: ``group``, ``batch`` or ``none``. ``group_rms`` and ``batch_rms``
-            divide by the root mean square about 0, and are the only scales that go with ``mean_level`` none.
+            divide by the root mean square about 0, and are the only scales that go with ``mean_level`` none. A group's
+            with the batch's mean has no bound: where a group hardly differs, its distance from the batch is magnified.
         leave_one_out: the mean is that of the others. The deviation stays the whole set's: that of the others would
             vanish, and the quotient explode, for the one value that differs.
         unbiased_std: divide by n - 1; sets of one have deviation 0.
@@ -74,7 +76,8 @@ class Normaliser:
             mean = (total - left_out * x) / (count - left_out).clamp(min=1)
             result = (x - mean).where(valid_N & (count > 1) & ~is_constant(x, valid_N, sets), 0.0)
         if self.std_level != "none":
-            result = result / (self._scale(x, group_N, valid_N) + self.eps).clamp(min=1e-300)
+            scale = self._scale(x, group_N, valid_N)
+            result = (result / (scale + self.eps)).where(scale > 0, 0.0)
         return result.to(x_N.dtype)
 
     def samples(self, x_S: Tensor, batch: TokenBatch) -> Tensor:

@@ -33,7 +33,8 @@ class Rejection:
             ``binary_kl`` is the larger of the two KLs between having drawn this token and having drawn any other.
         aggregate: of a sequence's tokens: ``sum``, ``mean`` or ``max``; a ratio's in log space, so that ``sum`` is the
             ratio of the sequences and ``mean`` the geometric mean.
-        lower: smallest value within bounds; null for none.
+        lower: smallest value within bounds; null for none. Together they hold what the metric is where the policies
+            agree: 1 for a ratio, 0 for the others.
         upper: largest value within bounds; null for none.
     """
 
@@ -51,11 +52,15 @@ class Rejection:
             raise ValueError("a rejection needs lower or upper, got neither; for none at all set it to null")
         if self.lower is not None and self.upper is not None and not self.lower < self.upper:
             raise ValueError(f"lower must be < upper, got {self.lower} and {self.upper}")
-        lower, upper = (0 if self.lower is None else self.lower), (1 if self.upper is None else self.upper)
-        if self.metric == "ratio" and not 0 <= lower <= 1 <= upper:
+        agreed = 1.0 if self.metric == "ratio" else 0.0
+        lower, upper = (agreed if bound is None else bound for bound in (self.lower, self.upper))
+        if not lower <= agreed <= upper:
             raise ValueError(
-                f"the bounds of a ratio must hold 1, where the policies agree, got {self.lower} to {self.upper}"
+                f"the bounds of {self.metric} must hold {agreed:g}, which it is where the policies agree, or on-policy "
+                f"tokens would be rejected; got {self.lower} to {self.upper}"
             )
+        if self.metric == "ratio" and lower < 0:
+            raise ValueError(f"lower must be >= 0 for a ratio, got {self.lower}")
 
     def statistic(self, proximal_T: Tensor, behaviour_T: Tensor, batch: TokenBatch) -> Tensor:
         """What is compared with the bounds, on every loss token; float64 [T]."""
@@ -96,12 +101,14 @@ class Rejection:
 def binary_kl(first_T: Tensor, second_T: Tensor) -> Tensor:
     """The larger of the KLs between Bernoulli(exp first) and Bernoulli(exp second), float64 [T].
 
-    Certainty counts as a probability of 1 - 1e-12, so that the result stays finite.
+    Certainty counts as a probability of 1 - 1e-12, so that the result stays finite. What only one of the two can draw
+    is infinitely far.
     """
     log_p, log_q = (x_T.double().clamp(max=-1e-12) for x_T in (first_T, second_T))
-    log_not_p, log_not_q = ((-x_T.expm1()).log() for x_T in (log_p, log_q))
-    yes_T, no_T = log_p - log_q, log_not_p - log_not_q
-    return (log_p.exp() * yes_T + log_not_p.exp() * no_T).maximum(-log_q.exp() * yes_T - log_not_q.exp() * no_T)
+    p_T, q_T, not_p_T, not_q_T = log_p.exp(), log_q.exp(), -log_p.expm1(), -log_q.expm1()
+    there_T = p_T.xlogy(p_T / q_T) + not_p_T.xlogy(not_p_T / not_q_T)
+    back_T = q_T.xlogy(q_T / p_T) + not_q_T.xlogy(not_q_T / not_p_T)
+    return there_T.maximum(back_T)
 
 
 def off_policy_weight(
@@ -120,8 +127,12 @@ def off_policy_weight(
     if rejection is not None and (is_corrected or rejection.action == "mask"):
         statistic_T = rejection.statistic(proximal_T, behaviour_T, batch)
         weight_T, metrics = rejection.apply(weight_T, statistic_T, mask_T)
-    metrics += (
+    return weight_T.to(proximal_T.dtype), metrics + weight_metrics(weight_T, mask_T)
+
+
+def weight_metrics(weight_T: Tensor, mask_T: Tensor) -> tuple[Metric, ...]:
+    """Mean and mean square of what losses are multiplied by, of which ``effective_sample_size`` makes its share."""
+    return (
         masked_metric("off_policy_weight", weight_T, mask_T),
         masked_metric("off_policy_weight_square", weight_T.square(), mask_T),
     )
-    return weight_T.to(proximal_T.dtype), metrics

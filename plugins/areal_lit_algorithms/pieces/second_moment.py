@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def within_second_moment(log_ratio_N: Tensor, threshold: float) -> Tensor:
+def within_second_moment(log_ratio_N: Tensor, threshold: float, *, keep_smallest: bool = True) -> Tensor:
     """True on the tokens that stay: the largest squared log-ratios go until the mean of the rest is below; bool [N].
 
-    Tokens of equal square go together, so that the order of samples decides nothing; the smallest ones always stay.
+    Tokens of equal square go together, so that the order of samples decides nothing.
+
+    Args:
+        keep_smallest: the smallest ones stay even where they are not below, so that something does.
     """
     moment_N = log_ratio_N.double().square()
     sorted_N = moment_N.sort().values
@@ -23,4 +26,4 @@ def within_second_moment(log_ratio_N: Tensor, threshold: float) -> Tensor:
     if num_kept == len(sorted_N):
         return moment_N == moment_N
     is_kept_N = moment_N < sorted_N[num_kept]
-    return is_kept_N if bool(is_kept_N.any()) else moment_N <= sorted_N[0]
+    return is_kept_N if bool(is_kept_N.any()) or not keep_smallest else moment_N <= sorted_N[0]

@@ -203,10 +203,11 @@ def _weight(paper: SimpleNamespace, samples: Sequence[Sample]) -> LossTerm:
 
 
 def _second_moment(paper: SimpleNamespace, samples: Sequence[Sample]) -> LossTerm:
-    tokens = all_tokens(samples)
+    every = tokens = all_tokens(samples)
     if paper.among == "pushed_on":
         tokens = [t for t in tokens if t.advantage * (t.proximal - t.behaviour) > 0]
-    kept = reference.within_second_moment([t.proximal - t.behaviour for t in tokens], paper.m2_threshold)
+    log_ratios, others_stay = [t.proximal - t.behaviour for t in tokens], len(tokens) < len(every)
+    kept = reference.within_second_moment(log_ratios, paper.m2_threshold, may_all_go=others_stay)
     is_kept = dict(zip(map(id, tokens), kept, strict=True))
 
     def term(_: Sample, token: Token) -> Term:

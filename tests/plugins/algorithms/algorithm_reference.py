@@ -94,7 +94,7 @@ def compared(
         return found
 
     centres = {key: (math.fsum(x), len(x), len(set(x)) < 2) for key, x in sets(mean).items()}
-    scales = {key: (_rms(x) if std.endswith("_rms") else _deviation(x, unbiased)) + eps for key, x in sets(std).items()}
+    scales = {key: _scale(x, std, unbiased) + eps for key, x in sets(std).items()}
     result = []
     for value, group in zip(values, groups, strict=True):
         total, count, is_constant = centres[group if mean == "group" else None]
@@ -108,11 +108,12 @@ def compared(
     return result
 
 
-def _rms(x: Sequence[float]) -> float:
-    return math.sqrt(math.fsum(a * a for a in x) / len(x))
-
-
-def _deviation(x: Sequence[float], unbiased: bool) -> float:
+def _scale(x: Sequence[float], std: str, unbiased: bool) -> float:
+    """Infinite where a deviation is 0: what does not differ from its own set is worth nothing."""
+    if std.endswith("_rms"):
+        return math.sqrt(math.fsum(a * a for a in x) / len(x))
+    if len(set(x)) < 2:
+        return math.inf
     mean = math.fsum(x) / len(x)
     return math.sqrt(math.fsum((a - mean) ** 2 for a in x) / max(len(x) - unbiased, 1))
 
@@ -179,15 +180,15 @@ def bernoulli_divergence(first: float, second: float) -> float:
     return max(kl(p, q), kl(q, p))
 
 
-def within_second_moment(log_ratios: Sequence[float], threshold: float) -> list[bool]:
+def within_second_moment(log_ratios: Sequence[float], threshold: float, *, may_all_go: bool) -> list[bool]:
     """Drop the largest squares, equal ones together, until the mean of the rest is below the threshold."""
     kept = sorted(x * x for x in log_ratios)
     while kept and math.fsum(kept) / len(kept) >= threshold:
         rest = [square for square in kept if square != kept[-1]]
-        if not rest:
+        if not rest and not may_all_go:
             break
         kept = rest
-    return [x * x <= kept[-1] for x in log_ratios]
+    return [bool(kept) and x * x <= kept[-1] for x in log_ratios]
 
 
 # --- terms: (value, slope in what is trained) ----------------------------------------------------

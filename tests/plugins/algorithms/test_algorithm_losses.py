@@ -92,6 +92,13 @@ def test_the_second_moment_of_what_stays_is_below_its_bound(
 
 
 @pytest.mark.parametrize(
+    ("log_ratios", "kept"), [([1.0, -1.0], [False] * 2), ([0.2], [False]), ([0.19, 9.0], [True, False]), ([], [])]
+)
+def test_where_others_stay_no_token_is_kept_beyond_the_second_moment(log_ratios: list[float], kept: list[bool]) -> None:
+    assert within_second_moment(torch.tensor(log_ratios), 0.04, keep_smallest=False).tolist() == kept
+
+
+@pytest.mark.parametrize(
     ("shape", "value_clip", "expected", "clipped"),
     [
         ("squared", None, [0.5, 0.0, 2.0, 200.0, 2.0], None),

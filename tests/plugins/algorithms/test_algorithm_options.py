@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from algorithm_batches import make_batch, put
 
 from areal_lit import recipes
 from areal_lit.plugins import Plugins
 from areal_lit.testing.algorithm import check_algorithm
+from areal_lit.token_batch import TokenOutputs
 from areal_lit.types import Metric
 from areal_lit_algorithms.cispo import CISPO
 from areal_lit_algorithms.dapo import DAPO
@@ -44,8 +48,10 @@ def test_dapo_insists_on_dynamic_sampling_and_a_penalty_that_can_be_reached() ->
 
 
 def test_only_who_compares_within_groups_needs_two_samples() -> None:
-    (rule,) = GRPO().rules(trainer(samples=1))
-    assert "sample at least 2 per prompt, or choose an algorithm that compares none (ppo, reinforce_pp)" in rule
+    for norm in (Normaliser(), Normaliser(mean_level="batch"), Normaliser(std_level="batch")):
+        (rule,) = GRPO(reward_norm=norm).rules(trainer(samples=1))
+        assert "sample at least 2 per prompt, or choose an algorithm that compares none (ppo, reinforce_pp)" in rule
+    assert list(GRPO(reward_norm=Normaliser(mean_level="batch", std_level="batch")).rules(trainer(samples=1))) == []
     assert list(ReinforcePP().rules(trainer(samples=1))) == []
     assert list(PPO().rules(trainer(samples=1))) == []
 
@@ -137,6 +143,32 @@ def test_the_effective_sample_size_is_of_the_whole_step() -> None:
     nothing = {m.name: Metric(name=m.name, sum=0.0, count=3.0) for m in (weight, square)}
     assert [m.value for m in GRPO().end_step(nothing)] == [0.0]
     assert list(GRPO().end_step({})) == []
+
+
+@pytest.mark.parametrize(
+    ("log_ratios", "among", "weights"),
+    [
+        ([8.0, -0.1, 0.3], "pushed_on", [0.0, math.exp(-0.1), math.exp(0.3)]),
+        ([0.1, -0.1, 9.0], "pushed_on", [math.exp(0.1), math.exp(-0.1), math.exp(9.0)]),
+        ([8.0, 8.0, -5.0], "pushed_on", [0.0, 0.0, math.exp(-5.0)]),
+        ([8.0, 9.0, -5.0], "all", [0.0, 0.0, math.exp(-5.0)]),
+    ],
+)
+def test_what_m2po_pushes_on_is_bounded_and_what_its_weights_leave_is_told(
+    log_ratios: list[float], among: Any, weights: list[float]
+) -> None:
+    """Advantages above 0 for two tokens and below for the third, which ratios above 1 would bring back."""
+    algorithm = M2PO(among=among)
+    batch = make_batch(algorithm, [1, 1], [1.0, 0.0], [[1, 1], [1]])
+    batch = put(batch, "proximal", [log_ratios[:2], log_ratios[2:]])
+    weighed = algorithm.weigh(algorithm.prepare(batch))
+    loss = algorithm.policy_objective(TokenOutputs(logprob_T=batch["proximal"]), weighed)
+    advantage = weighed["advantage"][batch["loss_mask"]].tolist()
+    expected = [-weight * a for weight, a in zip(weights, advantage, strict=True)]
+    assert loss.values[batch["loss_mask"]].tolist() == pytest.approx(expected)
+    reported = algorithm.end_step({f"train/{m.name}": replace(m, name=f"train/{m.name}") for m in loss.metrics})
+    share = sum(weights) ** 2 / (3 * sum(w * w for w in weights))
+    assert {m.name: m.value for m in reported} == {"train/effective_sample_size": pytest.approx(share)}
 
 
 def test_a_recipe_sets_single_values_of_a_piece() -> None:

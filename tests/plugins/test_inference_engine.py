@@ -18,12 +18,13 @@ from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import LOWEST_TEMPERATURE, ModelSpec, Sampling, TensorInfo
 from areal_lit_inference.transformers import engine as engine_module
-from areal_lit_inference.transformers.engine import URGENT_SLOTS, Engine
+from areal_lit_inference.transformers.engine import Engine
 from areal_lit_inference.transformers.model import ServedModel
 from areal_lit_inference.transformers.rows import Finished, Sequence
 from areal_lit_inference.transformers.sampling import seed_state
 from areal_lit_inference.transformers.scoring import CHUNK_TOKENS, Asked
 from areal_lit_inference.transformers.stopping import Stopping
+from areal_lit_inference.transformers.waiting import URGENT_SLOTS
 
 LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-6}
 QWEN2 = {"model_type": "qwen2"}

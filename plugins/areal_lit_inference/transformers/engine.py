@@ -13,7 +13,6 @@ Shapes: n active slots, P new prompts, T their packed tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Items
 
@@ -29,9 +28,9 @@ from areal_lit_inference.transformers.scoring import Asked, Scores, packs, score
 from areal_lit_inference.transformers.slots import LENGTH_BLOCK, Decode, Prefill, Span, pack
 from areal_lit_inference.transformers.spans import SORT_EVERY, SPAN_COST, plan_spans, should_sort
 from areal_lit_inference.transformers.stopping import Stopping
+from areal_lit_inference.transformers.waiting import Waiting
 
-URGENT_SLOTS = 2
-"""Slots beyond ``max_slots`` that only urgent sequences take: as many as a parity probe has prompts."""
+TORN = "a weight update failed half-way; nothing is served until one succeeds"
 
 
 class Engine:
@@ -54,8 +53,8 @@ class Engine:
     ) -> None:  # fmt: skip
         self.served = served
         self.stopping = stopping
-        self.max_slots = max_slots
-        self.num_slots = max_slots + URGENT_SLOTS
+        self.waiting = Waiting(max_slots=max_slots, max_prefill_tokens=max_prefill_tokens)
+        self.num_slots = self.waiting.num_slots
         self.max_prefill_tokens = max_prefill_tokens
         self.deterministic = deterministic
         self.version = version
@@ -63,7 +62,6 @@ class Engine:
         self.is_torn = False
         self.cache = served.new_cache(self.num_slots)
         self.rows = Rows(self.num_slots)
-        self.waiting: deque[Sequence] = deque()
         self._donors: dict[bytes, Sequence] = {}
         self._sampling: SamplingRows | None = None
         self._steps_unsorted = 0
@@ -74,37 +72,22 @@ class Engine:
 
     def submit(self, sequence: Sequence) -> Finished | None:
         """Queue a sequence; one that cannot be served comes back at once."""
-        error = self._refusal(sequence)
-        if error:
-            return Finished.refused(sequence.number, error)
-        if sequence.is_urgent:
-            self.waiting.appendleft(sequence)
-        else:
-            self.waiting.append(sequence)
+        if refusal := self._refusal(sequence):
+            return Finished.refused(sequence.number, refusal)
+        self.waiting.add(sequence)
         return None
 
     def _refusal(self, sequence: Sequence) -> str:
-        tokens, budget, limit = sequence.token_ids, sequence.sampling.max_new_tokens, self.served.max_length
         if self.is_torn:
             return f"RuntimeError: {TORN}"
         if self.version is None:
             return "RuntimeError: no weights are confirmed yet: update_weights must succeed before generate"
-        if not len(tokens):
-            return "ValueError: a prompt must have at least one token, got none"
-        if tokens.min() < 0 or tokens.max() >= self.served.vocab_size:
-            return (
-                f"ValueError: token ids must be in [0, {self.served.vocab_size}), got {tokens.min()} to {tokens.max()}"
-            )
-        if len(tokens) + budget > limit:
-            return (
-                f"ValueError: {len(tokens)} prompt tokens + max_new_tokens {budget} must be <= {limit}, the model's "
-                "max_position_embeddings; shorten the prompt or lower max_new_tokens"
-            )
-        return ""
+        refusal = sequence.refusal(self.served)
+        return refusal and f"ValueError: {refusal}"
 
     def cancel(self, numbers: Collection[int]) -> None:
         """Forget sequences that nobody waits for any more."""
-        self.waiting = deque(s for s in self.waiting if s.number not in numbers)
+        self.waiting.forget(numbers)
         self._remove([s.slot for s in self.rows.sequences if s.number in numbers])
 
     @torch.inference_mode()
@@ -151,20 +134,8 @@ class Engine:
     # --- joining ----------------------------------------------------------------------------------
 
     def _admit(self) -> list[Finished]:
-        """Fill free slots from the queue. Equal prompts are computed once, also when one of them runs already."""
-        prompts: dict[bytes, list[Sequence]] = {}
-        num_tokens = 0
-        num_taken = self.num_active
-        while self.waiting and num_tokens < self.max_prefill_tokens:
-            if num_taken >= (self.num_slots if self.waiting[0].is_urgent else self.max_slots):
-                break
-            key = self.waiting[0].prompt_key
-            if key not in prompts and key not in self._donors:
-                num_tokens += len(self.waiting[0].token_ids)
-                if prompts and num_tokens > self.max_prefill_tokens:
-                    break
-            prompts.setdefault(key, []).append(self.waiting.popleft())
-            num_taken += 1
+        """Fill free slots. Equal prompts are computed once, also when one of them runs already."""
+        prompts = self.waiting.take(self.num_active, self._donors)
         if not prompts:
             return []
         self._sampling = None
@@ -305,6 +276,3 @@ class Engine:
         for answer in answers.values():
             self._require_finite(answer.logprobs)
         return [answers[index] for index in range(len(asked))]
-
-
-TORN = "a weight update failed half-way; nothing is served until one succeeds"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from areal_lit.models import check_finite, load_causal_lm
-from areal_lit.types import ModelSpec, TensorInfo
+from areal_lit.types import IntArray, ModelSpec, TensorInfo
 from areal_lit_inference.transformers.slots import ATTENTION, Decode, Prefill, SlotCache, Span, pack, register_attention
 
 PARITY_LIMIT = 0.02
@@ -42,6 +42,13 @@ class ServedModel:
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         self.max_length: int = self.config.max_position_embeddings
         refuse_unsupported(self.model, self.config)
+
+    def range_problem(self, token_ids: IntArray) -> str:
+        """That token ids lie outside the vocabulary; empty if none do."""
+        smallest, largest = token_ids.min(), token_ids.max()
+        if smallest < 0 or largest >= self.vocab_size:
+            return f"token ids must be in [0, {self.vocab_size}), got {smallest} to {largest}"
+        return ""
 
     def new_cache(self, max_slots: int) -> SlotCache:
         """An empty cache of this model's shape."""

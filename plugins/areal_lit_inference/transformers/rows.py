@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from areal_lit.types import FloatArray, IntArray, Sampling, StopReason
+
+if TYPE_CHECKING:
+    from areal_lit_inference.transformers.model import ServedModel
 
 _COLUMNS = ("length", "last", "left", "drawn", "noise", "ignores_end", "tokens", "logprobs")
 
@@ -38,6 +42,18 @@ class Sequence:
     def prompt_key(self) -> bytes:
         """Equal for equal prompts."""
         return self.token_ids.tobytes()
+
+    def refusal(self, served: ServedModel) -> str:
+        """Why it cannot be served; empty if it can."""
+        n, budget = len(self.token_ids), self.sampling.max_new_tokens
+        if not n:
+            return "a prompt must have at least one token, got none"
+        if n + budget > served.max_length:
+            return (
+                f"{n} prompt tokens + max_new_tokens {budget} must be <= {served.max_length}, the model's "
+                "max_position_embeddings; shorten the prompt or lower max_new_tokens"
+            )
+        return served.range_problem(self.token_ids)
 
     @property
     def has_own_stops(self) -> bool:

@@ -34,16 +34,14 @@ class Asked:
 
     def refusal(self, served: ServedModel) -> str:
         """Why it cannot be scored; empty if it can."""
-        n, tokens = len(self.token_ids), self.token_ids
+        n = len(self.token_ids)
         if self.temperature < LOWEST_TEMPERATURE:
             return f"temperature must be >= {LOWEST_TEMPERATURE:g}, got {self.temperature:g}"
         if not 1 <= n <= served.max_length:
             return f"a sequence must have 1 to {served.max_length} tokens (max_position_embeddings), got {n}"
-        if tokens.min() < 0 or tokens.max() >= served.vocab_size:
-            return f"token ids must be in [0, {served.vocab_size}), got {tokens.min()} to {tokens.max()}"
         if not 0 <= self.k <= served.vocab_size:
             return f"k must be in [0, {served.vocab_size}], the vocabulary, got {self.k}"
-        return ""
+        return served.range_problem(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

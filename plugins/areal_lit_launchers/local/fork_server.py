@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-from areal_lit_launchers.local.worker import MESSAGE_BYTES
-
 NUM_DESCRIPTORS = 3
 
 
@@ -72,10 +70,14 @@ class _Child:
     status: socket.socket | None
 
 
-def serve(control: socket.socket) -> Forked:
-    """Obey until the controller is gone, which ends this process. Returns in every process that is forked."""
+def serve(control: socket.socket, *, message_bytes: int) -> Forked:
+    """Obey until the controller is gone, which ends this process. Returns in every process that is forked.
+
+    Args:
+        message_bytes: no order is longer.
+    """
     gc.disable()  # imports leave no garbage, and looking for it takes a fifth of their time
-    server = ForkServer(control)
+    server = ForkServer(control, message_bytes=message_bytes)
     while True:
         if (forked := server.step()) is not None:
             gc.enable()
@@ -85,8 +87,9 @@ def serve(control: socket.socket) -> Forked:
 class ForkServer:
     """Its sockets and its processes."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, *, message_bytes: int) -> None:
         self._control = control
+        self._message_bytes = message_bytes
         self._children: list[_Child] = []
         self._selector = selectors.PollSelector()  # has nothing in the kernel that a forked process would share
         self._selector.register(control, selectors.EVENT_READ, self._obey)
@@ -99,7 +102,7 @@ class ForkServer:
         return None
 
     def _obey(self) -> Forked | None:
-        data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, NUM_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(self._control, self._message_bytes, NUM_DESCRIPTORS)
         if not data:
             os._exit(0)  # parent-death signals end what it forked
         order: Order = pickle.loads(data)

@@ -28,6 +28,7 @@ from typing import Any
 HEARTBEAT_S = 1.0
 HEADER = struct.Struct("<QQI")
 MESSAGE_BYTES = 1 << 17
+"""The longest message to a fork server."""
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def forked(control: socket.socket) -> socket.socket:
     from areal_lit_launchers.local.fork_server import serve
 
     server = os.getpid()
-    child = serve(control)
+    child = serve(control, message_bytes=MESSAGE_BYTES)
     die_with(server)
     rename(child.name)
     if child.unfit:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric, Trajectory
-from areal_lit_algorithms.sequences import TooLong, as_trajectory, check_length, completed, length_rules
+from areal_lit_algorithms.sequences import (
+    Completed,
+    TooLong,
+    as_trajectory,
+    check_length,
+    completed,
+    is_completed,
+    length_rules,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,9 +33,10 @@ if TYPE_CHECKING:
 class PairAlgorithm(Algorithm):
     """A loss per pair of completions of one prompt, over the mean of pairs.
 
-    A row has a prompt and two completions as text; each is followed by an end token. The prompt is what the row says
-    it is: a beginning that both completions happen to share is part of them. A pair is one atom, so no rank, mini- or
-    micro-batch ever sees half of it; where one side is left out, the pair is, and so is one of equal sides.
+    A row has a prompt and two completions: text, which an end token follows, or token ids as a model drew them, which
+    are taken as they are. The prompt is what the row says it is: a beginning that both completions happen to share is
+    part of them. A pair is one atom, so no rank, mini- or micro-batch ever sees half of it; where one side is left out,
+    the pair is, and so is one of equal sides.
 
     Args:
         chosen_field: the field of a row that holds the better completion.
@@ -66,7 +75,7 @@ class PairAlgorithm(Algorithm):
         yield from length_rules(trainer, self.max_length, sequences=2)
 
     def check(self, example: Example) -> None:
-        """Raise ValueError unless the example holds two different completions as text."""
+        """Raise ValueError unless the example holds two different completions, as text or token ids."""
         chosen, rejected = self._sides(example)
         if chosen == rejected:
             raise ValueError(f"prefers a completion to itself: both sides are {chosen!r:.60}; leave the row out")
@@ -79,8 +88,9 @@ class PairAlgorithm(Algorithm):
         made = []
         for sample, (completion, sign) in enumerate(((chosen, 1.0), (rejected, -1.0))):
             ids, mask = completed(prompt, completion, codec)
+            text = completion if isinstance(completion, str) else codec.decode(ids[mask])
             side = as_trajectory(
-                prompt, ids, mask, max_length=self.max_length, too_long=self.too_long, text=completion, sample=sample,
+                prompt, ids, mask, max_length=self.max_length, too_long=self.too_long, text=text, sample=sample,
                 atom=0, columns={"sign": sign},
             )  # fmt: skip
             if side is None:
@@ -88,14 +98,14 @@ class PairAlgorithm(Algorithm):
             made.append(side)
         return made
 
-    def _sides(self, example: Example) -> tuple[str, str]:
+    def _sides(self, example: Example) -> tuple[Completed, Completed]:
         return self._side(example, self.chosen_field), self._side(example, self.rejected_field)
 
-    def _side(self, example: Example, name: str) -> str:
+    def _side(self, example: Example, name: str) -> Completed:
         side = example.fields.get(name)
-        if not isinstance(side, str):
+        if not is_completed(side):
             raise ValueError(
-                f"needs a string in field {name!r}, got {type(side).__name__}; its fields are "
+                f"needs a string or token ids in field {name!r}, got {type(side).__name__}; its fields are "
                 f"{sorted(example.fields)}: name the right ones by chosen_field and rejected_field, or read chat "
                 "messages with data preference_jsonl"
             )

@@ -5,8 +5,8 @@ Shapes: n tokens of one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 TooLong = Literal["raise", "drop", "truncate"]
+Completed = str | Sequence[int]
+"""A completion as text, or as the ids of its tokens as a model drew them, their end included."""
+
+
+def is_completed(value: object) -> TypeGuard[Completed]:
+    """Whether the field of a row holds a completion; no token at all is none."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return isinstance(value, str)
+    return len(value) > 0 and all(isinstance(token, int) for token in value)
 
 
 def check_length(max_length: int | None) -> None:
@@ -42,15 +51,15 @@ def length_rules(trainer: Trainer, max_length: int | None, *, sequences: int = 1
             )
 
 
-def completed(prompt: Prompt, completion: str, codec: TextCodec) -> tuple[IntArray, BoolArray]:
-    """Token ids of a row's prompt, a completion and an end token, and which are of the latter two, [n] each.
+def completed(prompt: Prompt, completion: Completed, codec: TextCodec) -> tuple[IntArray, BoolArray]:
+    """Token ids of a row's prompt, a completion and its end, and which are of the latter two, [n] each.
 
-    Each part is encoded by itself, as it is when a model continues a prompt. The first token is never of a completion:
-    nothing precedes it.
+    Each part is encoded by itself, as it is when a model continues a prompt. Text is followed by an end token; tokens
+    that a model drew are taken as they are. The first token is never of a completion: nothing precedes it.
     """
     start = codec.encode_prompt(prompt.example)
-    end = np.array(codec.end_token_ids[:1], dtype=np.int64)
-    ids = np.concatenate([start, codec.encode(completion), end])
+    drawn = [*codec.encode(completion), *codec.end_token_ids[:1]] if isinstance(completion, str) else completion
+    ids = np.concatenate([start, np.array(drawn, dtype=np.int64)])
     mask = np.arange(len(ids)) >= len(start)
     mask[0] = False
     return ids, mask

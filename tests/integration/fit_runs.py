@@ -26,6 +26,20 @@ def leave_a_run(directory: Path) -> None:
     (directory / "metrics.csv").write_text("step\n1\n")
 
 
+def leave_pairs(directory: Path) -> None:
+    """A run that answered some prompts right and wrong."""
+    directory.mkdir(parents=True)
+    records = [
+        {
+            "step": 1, "prompt": [{"role": "user", "content": f"{number}+1="}], "completion": str(reward),
+            "reward": reward, "stop_reason": "stop", "tokens": {"ids": [reward], "logprobs": [0], "versions": [[0, 1]]},
+        }
+        for number in range(50)
+        for reward in (0, 1)
+    ]  # fmt: skip
+    (directory / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 def rows(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open() as file:
         return list(csv.DictReader(file))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fit_runs import leave_a_run, rows, samples, trainer
+from fit_runs import leave_a_run, leave_pairs, rows, samples, trainer
 
 from areal_lit import hookimpl, recipes
 from areal_lit.cli.main import main
@@ -158,6 +158,7 @@ def test_every_recipe_is_valid_listed_and_says_what_it_needs(
     listed = (repository / "recipes" / "README.md").read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    leave_pairs(Path("runs/gsm8k_grpo"))
     for name, file in recipes.shipped().items():
         text = file.read_text()
         head = [line for line in text.splitlines() if line.startswith("#")]

@@ -173,3 +173,17 @@ def test_right_sums_are_told_from_wrong_ones_by_a_reward_model_that_then_scores_
 def test_right_sums_are_told_from_wrong_ones_by_dpo(tmp_path: Path) -> None:
     fit = recipes.load("quickstart_dpo", overrides=[*IN_ONE_PROCESS, f"runs_dir={tmp_path}", "max_steps=60"])
     assert read(fit.fit())[-1]["eval/arithmetic/pair_accuracy"] >= 0.95
+
+
+@pytest.mark.slow
+def test_right_samples_of_a_run_are_told_from_wrong_ones_on_prompts_held_out(tmp_path: Path) -> None:
+    here, everything = f"runs_dir={tmp_path}", "{class_path: samples, init_args: {groups_per_step: 64}}"
+    sizes = ["name=sampled", "max_steps=4", "rollout.groups_per_step=64", "checkpoint.at_end=false", "callbacks=[]"]
+    source = recipes.load("quickstart_inline", overrides=[here, *sizes, f"loggers=[{everything}]"]).fit()
+    data = f"data={{class_path: preference_samples, init_args: {{run: {source}, eval_share: 0.2}}}}"
+    short = ["max_steps=20", "policy.optimizer.init_args.warmup_steps=2", "evaluation.at_start=true"]
+    first, *_, last = read(recipes.load("quickstart_dpo", overrides=[*IN_ONE_PROCESS, here, data, *short]).fit())
+    assert first["eval/samples/pair_accuracy"] == 0
+    assert first["eval/samples/loss"] == pytest.approx(math.log(2), rel=1e-5)
+    assert last["eval/samples/pair_accuracy"] > 0.65
+    assert last["eval/samples/loss"] < 0.66

@@ -64,6 +64,19 @@ def test_the_prompt_is_what_the_row_says(codec: TextCodec) -> None:
         assert (side.atom, side.columns["sign"]) == (0, sign)
 
 
+def test_drawn_tokens_are_taken_as_they_are(codec: TextCodec) -> None:
+    one, end = int(codec.encode("1")[0]), codec.end_token_ids[0]
+    assert codec.encode("11").tolist() != [one, one]
+    start = codec.encode("1+1=").tolist()
+    for side, drawn in zip(
+        DPO().encode(row(chosen=[one, one, end], rejected=(one,)), codec), ([one, one, end], [one]), strict=True
+    ):
+        assert side.token_ids.tolist() == [*start, *drawn]
+        assert side.loss_mask.tolist() == [False] * len(start) + [True] * len(drawn)
+        assert side.text == "1" * drawn.count(one)
+    assert DPO().encode(row(chosen=[one], rejected=[one]), codec) == []
+
+
 def test_pairs_stay_together(codec: TextCodec) -> None:
     algorithm = DPO()
     groups = []
@@ -93,9 +106,13 @@ def test_a_side_that_is_left_out_takes_the_other_with_it(codec: TextCodec) -> No
 
 
 def test_rows_that_are_no_preference_are_refused(codec: TextCodec) -> None:
-    with pytest.raises(ValueError, match=r"needs a string in field 'rejected', got list; .*preference_jsonl"):
+    with pytest.raises(
+        ValueError, match=r"needs a string or token ids in field 'rejected', got list; .*preference_jsonl"
+    ):
         DPO().encode(row(chosen="2", rejected=[{"role": "assistant", "content": "3"}]), codec)
-    with pytest.raises(ValueError, match="needs a string in field 'good', got NoneType"):
+    with pytest.raises(ValueError, match="needs a string or token ids in field 'chosen', got list"):
+        DPO().check(Example(prompt="x", fields={"chosen": [], "rejected": "3"}))
+    with pytest.raises(ValueError, match="needs a string or token ids in field 'good', got NoneType"):
         RewardModel(chosen_field="good").encode(row(chosen="2", rejected="3"), codec)
     with pytest.raises(ValueError, match="prefers a completion to itself: both sides are '3'"):
         DPO().check(Example(prompt="x", fields={"chosen": "3", "rejected": "3"}))

@@ -292,10 +292,12 @@ class Metric:
 
     @property
     def value(self) -> float:
-        """The reduced number; NaN for a mean over nothing."""
-        if self.reduction != "mean":
+        """The reduced number; NaN for a mean or an extreme of nothing."""
+        if self.reduction == "sum":
             return self.sum
-        return self.sum / self.count if self.count else float("nan")
+        if not self.count:
+            return float("nan")
+        return self.sum / self.count if self.reduction == "mean" else self.sum
 
     def merge(self, other: Metric) -> Metric:
         """The metric over both parts. Raises ValueError when names or reductions differ."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import get_args
+
 import pytest
 import torch
 
 from areal_lit.token_batch import CORE_COLUMNS, Loss, TokenBatch, masked_metric, weighted_sum
+from areal_lit.types import Reduction
 
 
 def batch(**columns: torch.Tensor) -> TokenBatch:
@@ -67,5 +71,9 @@ def test_masked_metrics_merge_exactly() -> None:
     parts = [masked_metric("a", x[i : i + 1], mask[i : i + 1]) for i in range(3)]
     assert parts[0].merge(parts[1]).merge(parts[2]).value == masked_metric("a", x, mask).value == 3.0
     assert masked_metric("a", x, mask, "max").value == 5.0
-    none = masked_metric("a", x, torch.zeros(3, dtype=torch.bool), "max")
+    nothing = torch.zeros(3, dtype=torch.bool)
+    none = masked_metric("a", x, nothing, "max")
     assert none.merge(masked_metric("a", x, mask, "max")).value == 5.0
+    values = {reduction: masked_metric("a", x, nothing, reduction).value for reduction in get_args(Reduction)}
+    assert values.pop("sum") == 0.0
+    assert all(math.isnan(value) for value in values.values())

@@ -193,11 +193,12 @@ def test_a_recipe_sets_single_values_of_a_piece() -> None:
         GRPO(decoupled=False, rejection=Rejection(action="mask", lower=0.5, upper=2.0), turn_discount=0.5),
         GRPO(kl_weight=0.1, kl_in="reward", kl_estimator="k1", target_kl=0.01, aggregation="sequence_sum"),
         GRPO(reward_norm=Normaliser(mean_level="none", std_level="batch_rms")),
+        GRPO(reward_norm=Normaliser(mean_level="batch")),
         GRPO(advantage_norm=Normaliser(mean_level="batch", std_level="batch"), entropy_weight=0.01),
         PPO(step_level="turn", lam=LengthLambda(alpha=0.2), critic_lam=1.0, value_loss="huber", advantage_norm=None),
         PPO(lam=LengthLambda(q=0.5), kl_weight=0.1, kl_in="reward", kl_estimator="k3"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_conformance_of_options(algorithm: Any) -> None:
     check_algorithm(algorithm, rounds=1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_lit import random_states
+from areal_lit.background import in_thread
 from areal_lit.contracts import Algorithm, Callback, Head, Optimizer, Output, Rank, Strategy, WeightTransport
 from areal_lit.files import writing
 from areal_lit.plugins import check_fingerprint, create_plugin_manager
@@ -21,7 +19,6 @@ from areal_lit.weight_sync import as_announced
 
 BACKGROUND_NICENESS = 10
 """Of threads that write checkpoints: on busy cores training comes first."""
-
 
 ON_RANKS: frozenset[Output] = frozenset({"entropy", "topk", "divergence"})
 """Needs that are outputs of a trained language model."""
@@ -110,7 +107,6 @@ class RoleWorker:
         random_file = directory / _random_file(self._rank)
         random_state = random_states.capture()
         snapshot = strategy.snapshot() if in_background else None
-
         needed_bytes = strategy.saved_bytes(has_export=export is not None)
 
         def write() -> None:
@@ -122,7 +118,7 @@ class RoleWorker:
                     source.export_hf(export)
 
         if snapshot is not None:
-            return _in_thread(write, f"areal-lit-save-{role}")
+            return in_thread(write, name=f"areal-lit-save-{role}", niceness=BACKGROUND_NICENESS)
         write()
         return None
 
@@ -141,24 +137,6 @@ class RoleWorker:
 
 def _random_file(rank: Rank) -> str:
     return f"random-{rank.rank}.json"
-
-
-def _in_thread(work: Callable[[], None], name: str) -> Future[None]:
-    """Work done on a thread of its own. A daemon: a disk that hangs must not keep the process from ending."""
-    future: Future[None] = Future()
-
-    def run() -> None:
-        if sys.platform == "linux":
-            os.nice(BACKGROUND_NICENESS)  # there it is the thread's own
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 def reporting_mismatch(objective: Objective) -> Objective:

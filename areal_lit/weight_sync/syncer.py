@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from areal_lit.background import in_thread
 from areal_lit.contracts.inference import InferenceBackend
 from areal_lit.contracts.transport import WeightTransport
 from areal_lit.types import (
@@ -154,7 +155,8 @@ class WeightSyncer:
                     self._backend.update_weights(source),
                     timeout_s + 1.0,
                     f"the engine to take the weights of version {version}",
-                )
+                ),
+                name="areal-lit-receive",
             )
             self._settle(version, receiving, self._send(source), timeout_s)
             self._on_engine(self._backend.resume, version, "the engine to resume")
@@ -233,19 +235,3 @@ class WeightSyncer:
             return await asyncio.gather(*(self._backend.generate(request) for request in requests))
 
         return self._on_engine(generate, version, f"the parity probe of version {version}")
-
-
-def in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """The call's result; a daemon thread, as a call that hangs must not hold up the end of the process."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - the waiting thread re-raises whatever it was
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=run, name="areal-lit-receive", daemon=True).start()
-    return future

@@ -23,46 +23,54 @@ ROLE_OF_NEED = {
 
 def role_rules(trainer: Trainer) -> Iterator[str]:
     """The algorithm has the roles it needs and no others, each trained or frozen as it must be."""
-    present = roles(trainer)
-    trained, used = set(trainer.algorithm.heads), _used(trainer.algorithm)
-    name = type(trainer.algorithm).__name__
+    algorithm, present = trainer.algorithm, roles(trainer)
+    name, used = type(algorithm).__name__, _used(algorithm)
     served = {"teacher"} if trainer.teacher_server is not None else set()
-    ready = ready_recipes(Plugins.discover().short(dotted_path(type(trainer.algorithm))))
     for role in sorted(used - set(present) - served):
-        below = "the section below, a twin of the policy"
-        if role == "teacher":
-            below = "the section below with the path of a better model (or `teacher_server:` with model and inference)"
-        is_always = role in _used_by_default(type(trainer.algorithm))
-        cause = name if is_always else f"{name}{_options(trainer.algorithm)}"
-        way_out = "choose another algorithm" if is_always else "change the algorithm's options"
-        yield (
-            f"{role} is missing: {cause} needs that role; add {below}, or {way_out}{ready}\n"
-            f"{missing_section(trainer, role)}"
-        )
+        yield _missing(trainer, role)
     for role in sorted(set(present) - used):
         yield (
-            f"{role} is given but {name}{_options(trainer.algorithm)} does not use it; remove the section or change "
-            "the algorithm's options"
+            f"{role} is given but {name}{_options(algorithm)} does not use it; remove the section or change the "
+            "algorithm's options"
         )
     for role, given in present.items():
-        twins = [other for other in present if other < role and present[other].strategy is given.strategy]
-        if twins:
-            yield f"{role}.strategy is the very object of {twins[0]}.strategy; construct one for each role"
-        has_own_ranks = given.colocate_with is None and not trainer.launcher.in_process
-        if trainer.deterministic and has_own_ranks and not given.num_threads:
-            yield f"deterministic needs a fixed number of threads, got {role}.num_threads 0; set it, for example to 1"
-        if role in trained and given.optimizer is None:
+        if role in algorithm.heads and given.optimizer is None:
             yield f"{role}.optimizer is missing: {name} trains that role; add one, such as adamw"
-        if role in used - trained and given.optimizer is not None:
+        if role in used - set(algorithm.heads) and given.optimizer is not None:
             yield f"{role}.optimizer is given but {name} does not train that role; remove it"
-        host = given.colocate_with
-        if host is None:
-            continue
-        if host not in present or host == role or present[host].colocate_with is not None:
-            yield f"{role}.colocate_with must name another role with ranks of its own, got {host!r}"
-        elif present[host].num_ranks != given.num_ranks:
-            wanted = present[host].num_ranks
-            yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {wanted} to colocate"
+        yield from _home_rules(trainer, role)
+
+
+def _missing(trainer: Trainer, role: str) -> str:
+    """That a role is not there, with what to add."""
+    cls = type(trainer.algorithm)
+    below = "the section below, a twin of the policy"
+    if role == "teacher":
+        below = "the section below with the path of a better model (or `teacher_server:` with model and inference)"
+    is_always = role in _used_by_default(cls)
+    cause = cls.__name__ if is_always else f"{cls.__name__}{_options(trainer.algorithm)}"
+    way_out = "choose another algorithm" if is_always else "change the algorithm's options"
+    ready = ready_recipes(Plugins.discover().short(dotted_path(cls)))
+    section = missing_section(trainer, role)
+    return f"{role} is missing: {cause} needs that role; add {below}, or {way_out}{ready}\n{section}"
+
+
+def _home_rules(trainer: Trainer, role: str) -> Iterator[str]:
+    """It has a strategy of its own, and ranks, or shares those of a role that has."""
+    present = roles(trainer)
+    given = present[role]
+    twins = [other for other in present if other < role and present[other].strategy is given.strategy]
+    if twins:
+        yield f"{role}.strategy is the very object of {twins[0]}.strategy; construct one for each role"
+    host = given.colocate_with
+    if host is None:
+        if trainer.deterministic and not trainer.launcher.in_process and not given.num_threads:
+            yield f"deterministic needs a fixed number of threads, got {role}.num_threads 0; set it, for example to 1"
+    elif host not in present or host == role or present[host].colocate_with is not None:
+        yield f"{role}.colocate_with must name another role with ranks of its own, got {host!r}"
+    elif present[host].num_ranks != given.num_ranks:
+        wanted = present[host].num_ranks
+        yield f"{role}.num_ranks {given.num_ranks} must equal {host}.num_ranks {wanted} to colocate"
 
 
 def refresh_rules(trainer: Trainer) -> Iterator[str]:

@@ -151,26 +151,26 @@ class Lifecycle:
         self._exit.enter_context(self._interrupts)
         self._end_with(trainer.launcher.stop)
         trainer.launcher.setup(directory.logs, self._failures.on_death, trainer.logs)
-        groups = start_roles(trainer, watch=self._failures.check)
-        setups = {name: set_up(trainer, group, callbacks) for name, group in groups.items()}
+        roles = start_roles(trainer, watch=self._failures.check)
+        setups = {name: set_up(trainer, role, callbacks) for name, role in roles.items()}
         engines, teacher_engines = start_engines(trainer), start_teacher(trainer)
         with trainer.activity.during("reading the data"):
             data = RunData.load(trainer)
             self._check_data(data)
-        batches = self._start_batches(data, groups["policy"], engines, hook, directory)
+        batches = self._start_batches(data, roles["policy"], engines, hook, directory)
         for name, futures in setups.items():
-            groups[name].wait(futures, "setup")
-        check_refreshes(groups)
+            roles[name].wait(futures, "setup")
+        check_refreshes(roles)
         teacher = self._connect_teacher(teacher_engines)
         parts = run_components(trainer, callbacks=callbacks, loggers=self._loggers.members)
-        state = RunState(trainer, roles=groups, batches=batches, components=parts, hook=hook, config=config)
+        state = RunState(trainer, roles=roles, batches=batches, components=parts, hook=hook, config=config)
         if checkpoint is not None:
             self._restore(state, checkpoint, data)
         failures, timeout_s = self._failures, trainer.checkpoint.timeout_s
         writer = CheckpointWriter(self._store, timeout_s=timeout_s, watch=failures.check, on_failure=failures.fail)
         self._loggers.setup(directory.path, redact(config), trainer.step)
         return Run(
-            trainer, path=directory.path, data=data, roles=groups, teacher=teacher, batches=batches,
+            trainer, path=directory.path, data=data, roles=roles, teacher=teacher, batches=batches,
             saving=Saving(trainer, state=state, writer=writer, loggers=self._loggers), loggers=self._loggers,
             hook=hook, clock=clock, interrupts=self._interrupts, watch=self._failures.check,
         )  # fmt: skip

@@ -23,7 +23,6 @@ from areal_lit_data.arithmetic import Arithmetic
 from areal_lit_data.jsonl import Jsonl
 from areal_lit_data.mixture import Mixture, MixtureSource
 from areal_lit_filters.length import Length
-from areal_lit_filters.success_rate import SuccessRate
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
@@ -132,7 +131,8 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "long name": (lambda: {"name": "n" * 129}, "name must be at most 128 printable characters, got 129: 'n"),
     "name with a line break": (lambda: {"name": "a\nb"}, "name must be at most 128 printable characters, got 3: 'a"),
     "no number": (
-        lambda: {"filters": [SuccessRate(threshold=float("nan"))]}, "filters.0.threshold is nan, which is not a number"
+        lambda: {"evaluation": Evaluation(success_reward=float("nan"))},
+        "evaluation.success_reward is nan, which is not a number",
     ),
     "call timeout": (lambda: {"call_timeout_s": 0.0}, "call_timeout_s must be > 0, got 0.0"),
     "minibatches": (lambda: {"num_minibatches": 9}, "num_minibatches 9 is more than the 8 samples of a step"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+from child_processes import END_TIMEOUT_S
 from filelock import FileLock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,9 +26,6 @@ hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("repeatable")
-
-END_TIMEOUT_S = 30.0
-"""For what a test has told to end; a busy machine may take a while to schedule it."""
 
 
 def _descendants() -> dict[int, str]:

@@ -191,7 +191,7 @@ def test_refuses_empty_steps_sequences_and_clashing_columns() -> None:
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_selecting_atoms_keeps_every_row_with_its_atom(seed: int, pairs: bool) -> None:
     batch = random_batch(seed, pairs=pairs)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(batch.num_atoms))
@@ -204,7 +204,7 @@ def test_selecting_atoms_keeps_every_row_with_its_atom(seed: int, pairs: bool) -
 
 
 @given(seeds, st.integers(1, 4), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_minibatches_hold_every_atom_once(seed: int, num: int, pairs: bool) -> None:
     batch = random_batch(seed, pairs=pairs)
     minibatches = split_minibatches(batch, num, seed=seed)
@@ -233,7 +233,7 @@ def test_a_batch_too_short_for_the_mini_batches_is_trained_an_atom_each() -> Non
 
 
 @given(seeds, st.integers(1, 5), st.sampled_from(["ffd", "kk"]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_shards_hold_every_atom_once_within_the_budget(seed: int, num_shards: int, packing: Any, pairs: bool) -> None:
     batch = random_batch(seed, pairs=pairs)
     batch = batch.with_columns(token_weight=torch.ones(batch.num_tokens))

@@ -78,7 +78,7 @@ requests = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(requests=requests, max_slots=st.integers(1, 6), span_cost=st.sampled_from([1, 512]))
 def test_every_logprob_is_the_models_own(
     served: ServedModel, model: Any, requests: Any, max_slots: int, span_cost: int
@@ -147,7 +147,7 @@ def test_one_group_is_prefilled_once(spec: ModelSpec) -> None:
     assert done[1].token_ids.tolist() == alone[1].token_ids.tolist()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(requests=requests)
 def test_deterministic_numbers_do_not_depend_on_company(served: ServedModel, model: Any, requests: Any) -> None:
     sequences = [sequence(i, p, b, ignore_eos=True) for i, (p, b, *_) in enumerate(requests)]

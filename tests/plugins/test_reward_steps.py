@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byte_level import byte_level_codec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_lit.batching import pack

@@ -40,7 +40,7 @@ def skewed(own: Tensor, teacher: Tensor) -> Tensor:
     return (own - teacher).tanh() * teacher.exp() + own.square() * own.exp()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     block_elements=st.integers(1, 80), bias=st.booleans(), pointwise=st.sampled_from([reverse_kl, skewed]),
     seed=st.integers(0, 99),

@@ -18,7 +18,7 @@ from areal_lit_single.prefixes import shared_prefixes
 LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=25).filter(any)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(lengths=LENGTHS, call_cost_tokens=st.integers(0, 40), is_padded=st.booleans())
 def test_every_token_has_one_place_and_its_own_position(
     lengths: list[int], call_cost_tokens: int, is_padded: bool
@@ -74,7 +74,7 @@ def prompted(groups: list[tuple[int, list[int]]]) -> TokenBatch:
 GROUPS = st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 7), min_size=1, max_size=5)), min_size=1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(groups=GROUPS, call_cost_tokens=st.integers(0, 20))
 def test_shared_prompts_have_one_place_and_every_token_its_position(
     groups: list[tuple[int, list[int]]], call_cost_tokens: int

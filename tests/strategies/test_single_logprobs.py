@@ -46,7 +46,7 @@ def test_gradients_pass_gradcheck_in_float64(block_elements: int, bias: bool) ->
     assert torch.autograd.gradcheck(one, (hidden, weight, bias_V))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(block_elements=st.integers(1, 200), use=st.sampled_from(["logprob", "entropy", "both"]), seed=st.integers(0, 99))
 def test_blocks_change_neither_values_nor_gradients(block_elements: int, use: str, seed: int) -> None:
     hidden, weight, bias_V, target, scale = inputs(seed=seed)

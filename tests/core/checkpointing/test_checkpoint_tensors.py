@@ -44,7 +44,7 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 @given(state=STATES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_state_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
     file = tmp_path_factory.mktemp("state") / "state"
     save_state(state, file)

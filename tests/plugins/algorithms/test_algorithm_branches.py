@@ -135,7 +135,7 @@ def assert_each_turn(x_T: torch.Tensor, batch: TokenBatch, expected: dict[Name, 
 
 
 @given(seed=st.integers(0, 10**6), gamma=st.sampled_from([1.0, 0.9]), turn_discount=st.sampled_from([1.0, 0.7, 0.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_turn_is_followed_by_the_mean_of_its_branches(seed: int, gamma: float, turn_discount: float) -> None:
     batch, turns = conversations(random.Random(seed))
     result_T = reward_to_go(batch, batch["earned"].double(), gamma=gamma, turn_discount=turn_discount)
@@ -143,7 +143,7 @@ def test_a_turn_is_followed_by_the_mean_of_its_branches(seed: int, gamma: float,
 
 
 @given(seed=st.integers(0, 10**6), lam=st.sampled_from([1.0, 0.9, 0.0]), level=st.sampled_from(["token", "turn"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_with_a_critic_too(seed: int, lam: float, level: Any) -> None:
     batch, turns = conversations(random.Random(seed))
     result_T = gae(batch, batch["earned"].double(), gamma=0.9, lam=lam, level=level)

@@ -54,7 +54,7 @@ logits = st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=2, max
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(pairs=logits, beta=st.floats(0.05, 0.95))
 def test_divergences_and_their_gradients_are_the_closed_form(
     kind: Any, pairs: list[tuple[float, float]], beta: float
@@ -92,7 +92,7 @@ def test_jensen_shannon_is_symmetric_bounded_and_between_the_two_kls(pairs: list
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(pairs=logits, k=st.integers(1, 5))
 def test_the_likeliest_tokens_and_the_rest_are_a_divergence_below_the_whole(
     kind: Any, pairs: list[tuple[float, float]], k: int

@@ -79,7 +79,7 @@ def step(
 
 @pytest.mark.parametrize("name", FAMILY)
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_loss_and_gradient_are_the_papers(name: str, seed: int) -> None:
     algorithm = FAMILY[name]()
     batch, current_T = spread_batch(algorithm, seed)

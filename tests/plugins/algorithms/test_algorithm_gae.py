@@ -37,7 +37,7 @@ def ragged(seed: int) -> TokenBatch:
     lam=st.floats(0, 1),
     level=st.sampled_from(["token", "turn"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_gae_is_its_recursion(seed: int, gamma: float, lam: float, level: Any) -> None:
     batch = ragged(seed)
     reward_T = torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

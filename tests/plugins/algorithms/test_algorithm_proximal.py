@@ -30,7 +30,7 @@ tokens = st.lists(st.tuples(st.floats(-8, -0.01), st.floats(-8, -0.01), st.integ
 
 
 @given(rows=tokens)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_estimates_lie_between_behaviour_and_current_by_version(rows: list[tuple[float, float, int]]) -> None:
     batch, current_T = batch_of(rows, step=8)
     loglinear = proximal_logprob("loglinear", current_T, batch)[1:].tolist()

@@ -244,7 +244,7 @@ def test_the_probe_refuses_an_old_version_stamp(tmp_path):
     ],
 )
 def test_a_stuck_side_is_named_and_nothing_is_posted_again(tmp_path, faults, stuck):
-    setting = Setting(tmp_path, timeout_s=0.3, **faults)
+    setting = Setting(tmp_path, timeout_s=1.0, **faults)
     with pytest.raises(WeightSyncError, match=stuck):
         setting.syncer.sync(1)
     calls = list(setting.engine.calls)
@@ -269,8 +269,8 @@ def test_a_probe_is_urgent_and_its_time_is_the_syncs(tmp_path):
 
 
 def test_a_probe_without_an_answer_is_a_failed_sync(tmp_path):
-    setting = Setting(tmp_path, timeout_s=0.3, fault="never answers")
-    with pytest.raises(WeightSyncError, match=r"waiting for the parity probe of version 1: waited 0\.3 s"):
+    setting = Setting(tmp_path, timeout_s=1.0, fault="never answers")
+    with pytest.raises(WeightSyncError, match=r"waiting for the parity probe of version 1: waited 1 s"):
         setting.syncer.sync(1)
 
 

@@ -53,9 +53,9 @@ async def test_the_first_unscored_of_a_kind_is_told(tmp_path: Path, caplog: pyte
 
 async def test_time_in_the_queue_does_not_count(tmp_path: Path) -> None:
     reward = Sleepy()
-    with running(reward, tmp_path, num_workers=1, timeout_s=1.0) as scorer:
-        scored = await scorer.score(reward, texts(*"abcdefgh"))
-        assert [each.reward for each in scored] == [1.0] * 8
+    with running(reward, tmp_path, num_workers=1, timeout_s=2.0) as scorer:
+        scored = await scorer.score(reward, texts(*"abcdefghijkl"))
+        assert [each.reward for each in scored] == [1.0] * 12
         assert metric(scorer, "reward/killed_workers") == 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from child_processes import await_gone
 from reward_parts import Broken, Dying, Parent, Remote, Scripted, Sleepy, running, texts
 
 from areal_lit.contracts import Reward
@@ -20,37 +21,36 @@ from areal_lit.rewarding import RewardError, Rewarding, Scorer
 from areal_lit.testing.reward import completion
 
 
-def gone(pid: int, within_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [("hang", "timeout"), ("exit", "exit code 0"), ("segfault", "exit code -11"), ("killed", "exit code -9")],
-)
-async def test_only_the_call_that_ends_its_worker_is_unscored(tmp_path: Path, name: str, reason: str) -> None:
+    ("name", "timeout_s", "reason"),
+    [
+        ("hang", 1.0, "timeout"), ("exit", 60.0, "exit code 0"), ("segfault", 60.0, "exit code -11"),
+        ("killed", 60.0, "exit code -9"),
+    ],
+)  # fmt: skip
+async def test_only_the_call_that_ends_its_worker_is_unscored(
+    tmp_path: Path, name: str, timeout_s: float, reason: str
+) -> None:
     reward = Scripted()
     names = ["ok"] * 9
     names[4] = name
-    with running(reward, tmp_path, num_workers=1, timeout_s=0.3) as scorer:
+    with running(reward, tmp_path, num_workers=1, timeout_s=timeout_s) as scorer:
         scored = await scorer.score(reward, texts(*names))
         assert [each.reward for each in scored] == [0, 1, 2, 3, None, 5, 6, 7, 8]
         assert reason in scored[4].unscored
         assert [each.reward for each in await scorer.score(reward, texts("ok"))] == [0.0], "the worker is replaced"
 
 
-@pytest.mark.parametrize(("name", "kind"), [("hang", "timeout: no result within"), ("exit", "crash: .*exit code 0")])
+@pytest.mark.parametrize(
+    ("name", "timeout_s", "kind"),
+    [("hang", 0.2, "timeout: no result within"), ("exit", 60.0, "crash: .*exit code 0")],
+)
 async def test_a_reward_that_only_kills_workers_is_told_and_ends_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, timeout_s: float, kind: str
 ) -> None:
     reward = Scripted()
     with (
-        running(reward, tmp_path, num_workers=1, timeout_s=0.2, max_kills_in_row=3) as scorer,
+        running(reward, tmp_path, num_workers=1, timeout_s=timeout_s, max_kills_in_row=3) as scorer,
         pytest.raises(RewardError, match=rf"3 calls of rewards in a row .* 'default' \({kind}"),
     ):
         await scorer.score(reward, texts(*[name] * 8))
@@ -77,12 +77,12 @@ async def test_answers_between_kills_keep_the_run_alive(tmp_path: Path) -> None:
 async def test_children_of_a_killed_worker_end_with_it(tmp_path: Path) -> None:
     reward = Parent()
     pids = tmp_path / "pids"
-    with running(reward, tmp_path, timeout_s=0.3, max_attempts=1) as scorer:
+    with running(reward, tmp_path, timeout_s=2.0, max_attempts=1) as scorer:
         (scored,) = await scorer.score(reward, [completion("hang", pids=str(pids))])
         assert "timeout" in scored.unscored
-        assert all(gone(int(pid)) for pid in pids.read_text().split())
+        assert await_gone(map(int, pids.read_text().split())) == []
         await scorer.score(reward, [completion("ok", pids=str(pids))])
-    assert all(gone(int(pid)) for pid in pids.read_text().split())
+    assert await_gone(map(int, pids.read_text().split())) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
@@ -115,7 +115,7 @@ asyncio.run(scorer.score(reward, [completion("hang", pids=str(path / "pids"))]))
         process.send_signal(signum)
         assert process.wait(timeout=20) == -signum
         assert len(group) >= 3
-        assert all(gone(each.pid) for each in group)
+        assert await_gone(each.pid for each in group) == []
     finally:
         process.kill()
         process.wait(timeout=20)

@@ -140,11 +140,21 @@ def straggling(row: int, release: asyncio.Event) -> Callable[[GenerateRequest, i
     return answer
 
 
-def never() -> Callable[[GenerateRequest, int], Any]:
-    async def wait() -> None:
+NUM_REQUESTS = 8
+"""Of the first step of ``settings()``."""
+
+
+def never(
+    once_asked: Callable[[], None] = lambda: None, num_requests: int = NUM_REQUESTS
+) -> Callable[[GenerateRequest, int], Any]:
+    """No answer; ``once_asked`` is called, on the event loop, when the last of ``num_requests`` has come."""
+
+    async def wait(count: int) -> None:
+        if count == num_requests:
+            once_asked()
         await asyncio.get_running_loop().create_future()
 
-    return lambda request, count: wait()
+    return lambda request, count: wait(count)
 
 
 def bad_row(row: int) -> Callable[[GenerateRequest, int], None]:

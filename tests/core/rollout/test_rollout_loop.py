@@ -109,7 +109,8 @@ def test_straggler_that_grew_too_old_is_rolled_out_again_or_kept(make: Make, pol
 
     async def let_go() -> None:
         release.set()
-        await asyncio.sleep(0.05)
+        for _ in range(50):  # turns of the event loop, more than the straggler takes to its end
+            await asyncio.sleep(0)
 
     loop.run(let_go(), timeout_s=5, what="the release")
     rest = run_steps(loop, engine, range(3, 6))
@@ -154,7 +155,7 @@ def test_deterministic_mode_orders_by_prompt_and_admits_only_for_a_waiting_step(
         assert pending_ids(loop) == []
 
 
-@hypothesis.settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis.settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 3), groups=st.integers(1, 5), resume=st.booleans())
 def test_under_any_interleaving_nothing_is_lost_repeated_or_too_old(
     make: Make, seed: int, max_staleness: int, groups: int, resume: bool

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import threading
 
 import pytest
-from rollout_parts import Make, ScriptedEngine, ids, pending_ids, run_steps, settings, source
+from rollout_parts import Make, ScriptedEngine, ids, never, pending_ids, run_steps, settings, source
 
 from areal_lit.contracts import Filter
 from areal_lit.hookspecs import hookimpl
 from areal_lit.run.interrupts import Interrupts
-from areal_lit.types import GenerateRequest, Group, Prompt
+from areal_lit.types import Group, Prompt
 
 
 def test_resume_loses_and_repeats_nothing(make: Make) -> None:
@@ -128,14 +126,8 @@ def test_what_a_failing_filter_or_hook_was_asked_about_stays_pending(make: Make)
 
 
 def test_an_interrupted_wait_has_no_batch_nor_any_after_it(make: Make) -> None:
-    async def hang(request: GenerateRequest, count: int) -> None:
-        await asyncio.sleep(60)
-
-    loop = make(settings(), engine=ScriptedEngine(hang))
-    timer = threading.Timer(0.05, loop.interrupt)
-    timer.start()
+    loop = make(settings(), engine=ScriptedEngine(never(once_asked=lambda: loop.interrupt())))
     assert loop.next_batch(0) is None
-    timer.join()
     assert loop.next_batch(0) is None
     assert pending_ids(loop) == [0, 1, 2, 3]
     loop.stop()

@@ -174,7 +174,7 @@ class Silent(FakeBackend):
 def test_a_teacher_that_falls_silent_ends_at_its_deadline_or_with_the_run(tmp_path: Path) -> None:
     batch = turns()
     num = int((batch.loss_tokens_S > 0).sum())
-    with connected(Silent(start_version=0), tiny_spec(tmp_path), tmp_path, timeout_s=0.3) as client:
+    with connected(Silent(start_version=0), tiny_spec(tmp_path), tmp_path, timeout_s=2.0) as client:
         with pytest.raises(
             TimeoutError, match=rf"the teacher's server \(call_timeout_s\).* answered 2 of {num} sequences"
         ):

@@ -169,5 +169,7 @@ class Wayward(Workflow):
         return replace(trajectory, token_ids=np.where(trajectory.loss_mask, 64, trajectory.token_ids))
 
     async def blocks(self, trajectory: Trajectory) -> Trajectory:
-        time.sleep(1)  # noqa: ASYNC251 - that is the fault
+        """The first sample of all for longer than anybody waits, the others for nobody."""
+        if (trajectory.prompt.prompt_id, trajectory.sample) == (0, 0):
+            time.sleep(6)  # noqa: ASYNC251 - that is the fault
         return trajectory

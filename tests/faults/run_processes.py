@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from child_processes import END_TIMEOUT_S
 
 MARK = "AREAL_LIT_FAULT_RUN"
 RUN_TIMEOUT_S = 120.0
-GONE_TIMEOUT_S = 10.0
 
 
 def marked(directory: Path) -> dict[str, str]:
@@ -22,12 +23,14 @@ def marked(directory: Path) -> dict[str, str]:
 
 def what_stays(directory: Path) -> list[str]:
     """Command lines of the run's processes that do not end soon; they are ended here."""
-    deadline = time.monotonic() + GONE_TIMEOUT_S
+    deadline = time.monotonic() + END_TIMEOUT_S
     while (left := list(processes_of(directory))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    told = [" ".join(process.cmdline()) for process in left]
+    told = []
     for process in left:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # it has ended after all
+            told.append(" ".join(process.cmdline()))
+            process.kill()
     return told
 
 
@@ -39,13 +42,3 @@ def processes_of(directory: Path) -> Iterator[psutil.Process]:
                 yield process
         except psutil.Error:  # another user's, or it ended meanwhile
             continue
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends soon."""
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False

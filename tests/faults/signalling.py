@@ -55,6 +55,6 @@ class WaitFor(Callback):
     @hookimpl
     def step_end(self) -> None:
         (self.path / "waits").touch()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not (self.path / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -93,7 +93,11 @@ def both(number: int) -> str:
 @pytest.mark.parametrize(
     ("filters", "rollout", "says"),
     [
-        ([Particular(), Picky()], {"max_rejected_groups": 16}, rf"16 groups were all rejected \({both(8)}"),
+        (
+            [Particular(), Picky()],
+            {"max_rejected_groups": 16, "max_concurrent": 1},
+            rf"16 groups were all rejected \({both(8)}",
+        ),
         ([Particular(), Picky()], {"num_epochs": 1}, rf"the data ended before .* all 8 .* \({both(4)}"),
         ([Crumbling()], {}, r"filter .*Crumbling \(no distribution\) raised LookupError: no such row, on the group of"),
     ],

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from child_processes import children_called
 from fault_parts import InPhase, Rows, Trained, small
 from lying_engine import LIES, Lying
 
@@ -121,11 +119,8 @@ def stop(name: str) -> Callable[[], None]:
     """SIGSTOP for the rank or engine of this name."""
 
     def strike() -> None:
-        named = [
-            child for child in psutil.Process().children(recursive=True) if name in " ".join(child.cmdline()).split()
-        ]
-        assert named, f"no child is called {name}"
-        os.kill(named[0].pid, signal.SIGSTOP)
+        (named,) = children_called(name)
+        named.suspend()
 
     return strike
 
@@ -134,10 +129,10 @@ def stop(name: str) -> Callable[[], None]:
 def test_an_engine_that_stops_in_a_sync_is_named_with_the_limit(tmp_path: Path) -> None:
     run = small(
         tmp_path, launcher=Local(hang_timeout_s=0), callbacks=[InPhase("sync_weights", 2, stop("engine-0"))],
-        sync=WeightSync(timeout_s=1.0),
+        sync=WeightSync(timeout_s=5.0),
     )  # fmt: skip
     with pytest.raises(
-        WeightSyncError, match=r"sync of version 2 failed, waiting for the engine to pause .* 1 s"
+        WeightSyncError, match=r"sync of version 2 failed, waiting for the engine to pause .* 5 s"
     ) as ended:
         run.fit()
     assert "step 2 is saved; go on with --resume auto" in "".join(ended.value.__notes__)

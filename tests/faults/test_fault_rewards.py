@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from child_processes import await_gone
 from fault_parts import Rows, Trained, small
 from misbehaving import Misbehaving
-from run_processes import gone
 
 from areal_lit.logs import Logs
 from areal_lit.rewarding import Rewarding
@@ -31,7 +31,7 @@ def test_a_run_outlives_whatever_its_reward_does(tmp_path: Path, caplog: pytest.
     rows = [prompt for act in acts for prompt in (act, "good")]
     run = small(
         tmp_path, launcher=Local(), data=Rows(rows), reward=Misbehaving(pids), loggers=[trained := Trained()],
-        rewarding=Rewarding(num_workers=1, timeout_s=1.0, max_attempts=1), logs=Logs(max_mib=1, num_files=2),
+        rewarding=Rewarding(num_workers=1, timeout_s=3.0, max_attempts=1), logs=Logs(max_mib=1, num_files=2),
         rollout={"num_epochs": 1}, max_steps=None,
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
@@ -45,4 +45,4 @@ def test_a_run_outlives_whatever_its_reward_does(tmp_path: Path, caplog: pytest.
     assert 0 < sum(log.stat().st_size for log in (path / "logs").glob("reward.log*")) < 3 * 2**20
     started = [int(line) for line in pids.read_text().split()]
     assert len(started) == 2 * len(("hangs", "vanishes", "daemon", "forks", "splits"))
-    assert all(gone(pid) for pid in started)
+    assert await_gone(started) == []

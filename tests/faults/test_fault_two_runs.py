@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command import checkpoints, end, start
 from fault_parts import small
+from run_processes import RUN_TIMEOUT_S
 
 
 @pytest.mark.slow
@@ -15,10 +16,10 @@ def test_a_directory_in_use_is_refused_and_loses_nothing(tmp_path: Path) -> None
     wait = {"class_path": "signalling.WaitFor", "init_args": {"path": str(tmp_path)}}
     first = start(tmp_path, callbacks=[wait], checkpoint={"every_steps": 1, "export_hf": False})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + RUN_TIMEOUT_S
         while not (tmp_path / "waits").exists():
             assert first.poll() is None, first.communicate()[1]
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, "the first run has not come to its first step"
             time.sleep(0.05)
         files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
         for resume, overwrite, says in (

@@ -17,7 +17,7 @@ def test_a_run_outlives_whatever_its_workflow_does(tmp_path: Path) -> None:
     rows = [*FAILING, "none", *["good"] * 6]
     run = small(
         tmp_path, data=Rows(rows), workflow=Wayward(), loggers=[trained := Trained()], max_steps=None,
-        rollout={"num_epochs": 1, "max_attempts": 2, "failure_budget": 1.0, "episode_timeout_s": 0.5},
+        rollout={"num_epochs": 1, "max_attempts": 2, "failure_budget": 1.0, "episode_timeout_s": 3.0},
     )  # fmt: skip
     run.fit()
     assert trained.prompts == ["good"] * 6
@@ -72,6 +72,6 @@ def test_a_workflow_that_always_fails_ends_the_run_by_its_reason(
 
 @pytest.mark.slow
 def test_a_workflow_that_blocks_the_event_loop_is_named_by_its_line(tmp_path: Path) -> None:
-    run = small(tmp_path, workflow=Wayward("blocks"), rollout={"wait_timeout_s": 0.5})
+    run = small(tmp_path, workflow=Wayward("blocks"), rollout={"wait_timeout_s": 3.0})
     with pytest.raises(TimeoutError, match=r"groups of step 0 .* blocks in .*misbehaving.py, line \d+, blocks the"):
         run.fit()

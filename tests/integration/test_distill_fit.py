@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from acting_callbacks import AtStep
+from child_processes import children_called
 from fit_runs import rows
 
 from areal_lit import recipes
@@ -59,8 +57,8 @@ def test_all_of_the_likeliest_tokens_are_the_whole_vocabulary_on_ranks_and_behin
 @pytest.mark.timeout(120)  # the waits themselves may take 30 minutes
 def test_a_teacher_that_dies_ends_the_run(tmp_path: Path) -> None:
     def kill() -> None:
-        (engine,) = (c for c in psutil.Process().children(recursive=True) if c.cmdline()[-1] == "teacher-engine-0")
-        os.kill(engine.pid, signal.SIGKILL)
+        (engine,) = children_called("teacher-engine-0")
+        engine.kill()
 
     run = recipes.load(
         "quickstart_distill", SMALL, compared(compare="sampled"), SERVED, {"max_steps": 1000, "runs_dir": str(tmp_path)}

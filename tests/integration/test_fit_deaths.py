@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from acting_callbacks import AtStep
+from child_processes import children_called
 from fit_runs import rows, samples, trainer
 
 from areal_lit import hookimpl
@@ -23,25 +23,24 @@ from areal_lit_launchers.inline import Inline
 
 def kill(name: str, number: int) -> None:
     """Send a signal to the rank or engine of this name."""
-    for child in psutil.Process().children(recursive=True):
-        if child.cmdline()[-1] == name:
-            os.kill(child.pid, number)
-            return
-    raise AssertionError(f"no child is called {name}")
+    (child,) = children_called(name)
+    child.send_signal(number)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)  # the waits themselves may take 30 minutes
 @pytest.mark.parametrize(
-    ("name", "number", "says"),
+    ("name", "number", "hang_timeout_s", "says"),
     [
-        ("policy-0", signal.SIGKILL, "policy rank 0 "),
-        ("engine-0", signal.SIGKILL, "engine-0 rank 0 "),
-        ("policy-0", signal.SIGSTOP, "policy rank 0 "),
+        ("policy-0", signal.SIGKILL, 60, "policy rank 0 was killed"),
+        ("engine-0", signal.SIGKILL, 60, "engine-0 rank 0 was killed"),
+        ("policy-0", signal.SIGSTOP, 6, "policy rank 0 gave no sign of life"),
     ],
 )
-def test_a_dead_or_hung_process_ends_the_run(tmp_path: Path, name: str, number: int, says: str) -> None:
-    run = trainer("quickstart", tmp_path, "max_steps=2000", "launcher.init_args.hang_timeout_s=4")
+def test_a_dead_or_hung_process_ends_the_run(
+    tmp_path: Path, name: str, number: int, hang_timeout_s: int, says: str
+) -> None:
+    run = trainer("quickstart", tmp_path, "max_steps=2000", f"launcher.init_args.hang_timeout_s={hang_timeout_s}")
     run.callbacks = [AtStep(3, lambda: kill(name, number))]
     with pytest.raises(ProcessDied, match=says):
         run.fit()

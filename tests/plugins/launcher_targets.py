@@ -1,8 +1,7 @@
-"""What the launcher tests run in children, and how they see children end."""
+"""What the launcher tests run in children."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import random
@@ -95,19 +94,3 @@ def listens(address, *, note=""):
         server.listen()
         while True:
             server.accept()[0].close()
-
-
-def await_gone(pids, timeout_s=5.0):
-    """The processes of these ids end (a zombie that someone else must reap has ended)."""
-    deadline = time.monotonic() + timeout_s
-    left = list(pids)
-    while left and time.monotonic() < deadline:
-        time.sleep(0.02)
-        left = [pid for pid in left if psutil.pid_exists(pid) and _status(pid) != psutil.STATUS_ZOMBIE]
-    return left
-
-
-def _status(pid):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status()
-    return psutil.STATUS_ZOMBIE

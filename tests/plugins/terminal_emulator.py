@@ -13,7 +13,7 @@ import time
 
 import pyte
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class TerminalEmulator:
@@ -72,15 +72,19 @@ class TerminalEmulator:
         with self._lock:
             return "\n".join(line.rstrip() for line in self.screen.display).rstrip().splitlines()
 
-    def wait_for(self, *parts):
-        """The lines of the screen, once it shows all of these."""
+    def wait_for(self, *parts, such_that=lambda lines: True):
+        """The lines of the screen, once it shows all of these and is not in the middle of being drawn.
+
+        Args:
+            such_that: what else is true of the lines of a whole picture.
+        """
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             lines = self.lines()
-            if all(part in "\n".join(lines) for part in parts):
+            if all(part in "\n".join(lines) for part in parts) and such_that(lines):
                 return lines
             time.sleep(0.02)
-        raise AssertionError("\n".join([f"not all of {parts} came:", *self.lines()]))
+        raise AssertionError("\n".join([f"not all of {parts} came, or not as they should:", *self.lines()]))
 
     def _read(self):
         while True:

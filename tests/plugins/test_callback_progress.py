@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from io import StringIO
@@ -171,8 +172,8 @@ def test_plain_lines_without_a_terminal(plain):
     )
     assert second.startswith("step 2/200")
     assert evaluation == "evaluation  step 2  sums  pass@1 0.750"
-    assert checkpoint == "checkpoint  step 2  training waited 0 ms"
-    assert end.startswith("quickstart: failed at step 2 of 200 after 0:00:0")
+    assert re.fullmatch(r"checkpoint  step 2  training waited [\d.]+ m?s", checkpoint)
+    assert re.match(r"quickstart: failed at step 2 of 200 after 0:\d\d:\d\d", end)
     assert "\x1b" not in shown.out.getvalue()
 
 
@@ -204,7 +205,7 @@ def test_a_long_silence_is_explained(plain):
     shown = plain(every_s=0.02)
     shown.step_end(1, METRICS)
     with shown.phase("train"):
-        for _ in range(500):
+        for _ in range(5000):
             if "step 1/200: training" in shown.text():
                 return
             threading.Event().wait(0.01)
@@ -231,7 +232,7 @@ def test_the_summary_says_where_everything_is_and_what_to_type_next(tmp_path, st
     (run / "checkpoints" / "step-00000002").mkdir(parents=True)
     course = course_of(trainer, {**METRICS, "rollout/reward": 0.25}, METRICS)
     head, *rows = summary(course, status)
-    assert head.startswith(f"quickstart: {status} at step 2 of 200 after 0:00:0")
+    assert re.match(rf"quickstart: {status} at step 2 of 200 after 0:\d\d:\d\d", head)
     assert [row.split(maxsplit=1) for row in rows] == [
         ["reward", "0.250 first, 0.500 last"],
         ["tokens", "10.0k generated, 40.0k of prompts"],

@@ -18,10 +18,12 @@ def test_a_run_is_shown_from_its_start_and_leaves_a_sane_terminal_when_interrupt
     ]  # fmt: skip
     with TerminalEmulator(argv=argv) as terminal:
         terminal.wait_for("quickstart_inline  step 0/100000", "now        starting")
-        lines = terminal.wait_for("evaluation  step ", "/100000  ━", "tokens/s", "step time")
+        labels = ("reward ", "rollouts ", "tokens/s ", "step time ", "now ")
+        lines = terminal.wait_for(
+            "evaluation  step ", "/100000  ━",
+            such_that=lambda lines: all(sum(line.startswith(label) for line in lines) == 1 for label in labels),
+        )  # fmt: skip
         assert max(map(len, lines)) <= 80
-        for label in ("reward ", "rollouts ", "tokens/s ", "step time ", "now "):
-            assert sum(line.startswith(label) for line in lines) == 1
         assert not any("…" in line for line in lines)
         os.kill(terminal.process.pid, signal.SIGINT)
         assert terminal.wait() == 130

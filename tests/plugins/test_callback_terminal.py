@@ -56,19 +56,22 @@ def test_everything_stands_on_eighty_columns_from_the_start_on(terminal):
     emulator = terminal()
     emulator.tell("progress.configure(trainer)")
     emulator.tell("during.enter_context(trainer.activity.during('loading the policy'))")
-    lines = emulator.wait_for("starting: loading the policy")
-    assert [line.split()[0] for line in lines] == ["quickstart", "now"]
+    emulator.wait_for(
+        "starting: loading the policy",
+        such_that=lambda lines: [line.split()[0] for line in lines if line] == ["quickstart", "now"],
+    )
     emulator.tell("during.close(); progress.fit_start(trainer)")
     emulator.tell("for step in range(1, 50): progress.step_end(step, METRICS)")
     emulator.tell("progress.step_end(50, {**METRICS, 'rollout/equal_rewards': 1.0})")
     emulator.tell("during.enter_context(progress.phase('wait_batch'))")
     emulator.tell("during.enter_context(trainer.activity.during('waiting for 3 of 16 groups; 12 running'))")
-    lines = emulator.wait_for("3 of 16 groups", "warning")
-    labels = [line.split("  ")[0] for line in lines]
-    assert labels == [
+    labels = [
         "quickstart: from step 0 of 200",
         *("quickstart", "reward", "rollouts", "tokens/s", "step time", "warning", "now"),
     ]
+    lines = emulator.wait_for(
+        "3 of 16 groups", "warning", such_that=lambda lines: [line.split("  ")[0] for line in lines] == labels
+    )
     assert "step 50/200" in lines[1]
     assert max(map(len, lines)) <= 80
     end(emulator)
@@ -118,9 +121,12 @@ def test_an_error_stream_that_is_a_file_stays_one(terminal, tmp_path):
 def test_other_sizes_neither_wrap_nor_scroll(terminal, columns, rows):
     emulator = terminal(columns=columns, rows=rows)
     begin(emulator)
-    lines = emulator.wait_for("step 49/200")
-    assert sum("49/200" in line for line in lines) == 1
-    assert not any("step 48" in line for line in lines)
+    emulator.wait_for(
+        "step 49/200",
+        such_that=lambda lines: (
+            sum("49/200" in line for line in lines) == 1 and not any("step 48" in line for line in lines)
+        ),
+    )
     end(emulator)
 
 

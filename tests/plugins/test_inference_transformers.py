@@ -86,7 +86,7 @@ async def running(
         yield
     finally:
         await backend.close()
-        await asyncio.to_thread(process.stop, 10)
+        await asyncio.to_thread(process.stop, 60)
     assert not process.is_alive(), "the server outlives its client"
 
 
@@ -221,11 +221,11 @@ async def test_a_frame_that_cannot_be_read_fails_what_waits(tmp_path: Path) -> N
     await backend.connect([process])
     pending = asyncio.create_task(backend.generate(request(max_new_tokens=4)))
     with pytest.raises(ConnectionError, match=r"engine-0 sent what cannot be read: \w+Error"):
-        await asyncio.wait_for(pending, 10)
+        await asyncio.wait_for(pending, 60)
     with pytest.raises(ConnectionError, match="cannot be read"):
         await backend.resume()
     await backend.close()
-    await asyncio.to_thread(process.stop, 10)
+    await asyncio.to_thread(process.stop, 60)
     assert not process.is_alive(), "the engine must see that its client is gone"
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
-from launcher_targets import await_gone
+from child_processes import END_TIMEOUT_S, await_gone, children_called
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied
 from areal_lit.logs import Logs
@@ -37,7 +39,7 @@ def start(launcher, **spec):
 
 def fork_server():
     """The process whose processes are forked, as the system knows it."""
-    (server,) = (child for child in psutil.Process().children() if child.cmdline()[-1].startswith("fork-server"))
+    (server,) = (child for child in children_called("fork-server") if child.ppid() == os.getpid())
     return server
 
 
@@ -161,13 +163,13 @@ def test_processes_end_with_their_fork_server_and_say_so(modules):
         group = start(launcher)
         (pid,) = answers(group, "evaluate", "os.getpid()")
         fork_server().kill()
-        death = deaths.get(timeout=20)
+        death = deaths.get(timeout=60)
         assert (death.name, death.exit_code) == ("policy", -9)
         assert "its fork server has ended" in death.reason
         assert isinstance(group.call("had", timeout_s=60)[0].exception(60), ProcessDied)
         late = start(launcher)
         assert isinstance(late.call("had", timeout_s=60)[0].exception(60), ProcessDied)
-        assert "never began" in deaths.get(timeout=20).reason
+        assert "never began" in deaths.get(timeout=60).reason
         launcher.stop()
     assert await_gone([pid]) == []
 
@@ -184,7 +186,7 @@ def test_a_process_that_cannot_be_forked_is_a_death_and_others_live_on(modules):
         launcher = set_up(modules, deaths.put)
         first, second, third = start(launcher), start(launcher), start(launcher)
         assert isinstance(second.call("had", timeout_s=60)[0].exception(60), ProcessDied)
-        assert "could not fork" in deaths.get(timeout=20).reason
+        assert "could not fork" in deaths.get(timeout=60).reason
         assert answers(first, "had", "unforkable") == answers(third, "had", "unforkable") == [True]
         assert "too many processes" in (modules / "logs" / "fork-server.log").read_text()
         launcher.stop()
@@ -208,7 +210,7 @@ def test_stopping_waits_for_no_import(modules):
         launcher = set_up(modules)
         call = start(launcher, num_ranks=2).call("had", timeout_s=600)
         launcher.stop()
-    assert all(isinstance(future.exception(1), ProcessDied) for future in call)
+    assert all(isinstance(future.exception(60), ProcessDied) for future in call)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -246,16 +248,28 @@ def test_a_set_up_that_fails_leaves_nothing_and_may_be_tried_again(modules):
         launcher.stop()
 
 
+def open_files():
+    """What this process has open, as the system calls it."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
 def test_a_second_run_is_told_where_its_fork_server_writes(modules):
     deaths = queue.SimpleQueue()
-    num_open = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     with Local.warm_up(["launcher_targets"]):
         for run in ("first", "second"):
             launcher = set_up(modules / run, deaths.put)
             assert answers(start(launcher), "had", "launcher_targets") == [True]
             if run == "second":
                 fork_server().kill()
-                assert f"see {modules}/first/logs/fork-server.log" in deaths.get(timeout=20).reason
+                assert f"see {modules}/first/logs/fork-server.log" in deaths.get(timeout=60).reason
             launcher.stop()
     assert not (modules / "second/logs/fork-server.log").exists()
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while (left := open_files() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == set()

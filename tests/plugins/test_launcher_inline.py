@@ -60,7 +60,7 @@ def test_rank_and_engine_share_the_number_of_threads_until_the_end(inline):
         ProcessSpec(name="engine-0", target=f"{__name__}:report_threads", kwargs={"seen": seen}, num_threads=before + 1)
     )
     assert group.call("count", timeout_s=1)[0].result(0) == before + 1
-    assert seen.get(timeout=10) == before + 1
+    assert seen.get(timeout=60) == before + 1
     engine.stop()
     assert group.call("count", timeout_s=1)[0].result(0) == before + 1
     inline.stop()
@@ -112,7 +112,7 @@ def test_a_thread_that_does_not_return_is_named(tmp_path, caplog):
 
 
 def ignore_everything(address, *, release):
-    release.wait(30)
+    release.wait(60)
 
 
 def test_an_engine_thread_that_raises_is_reported(tmp_path):
@@ -120,6 +120,6 @@ def test_an_engine_thread_that_raises_is_reported(tmp_path):
     launcher = Inline()
     launcher.setup(tmp_path, deaths.put, Logs())
     launcher.start_process(ProcessSpec(name="engine-0", target="os:listdir"))
-    death = deaths.get(timeout=10)
+    death = deaths.get(timeout=60)
     assert (death.name, death.reason[:24]) == ("engine-0", "raised FileNotFoundError")
     launcher.stop()

@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
-from launcher_targets import await_gone
+from child_processes import END_TIMEOUT_S, await_gone, children_called
 
 from areal_lit.contracts.launcher import GroupSpec, ProcessDied, ProcessSpec
 from areal_lit.logs import Logs
@@ -36,7 +35,7 @@ def deaths():
 @pytest.fixture(params=["fresh", "forked"])
 def local(request, tmp_path, deaths, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    launcher = Local(hang_timeout_s=3.0, stop_grace_s=1.0, fork=request.param == "forked")
+    launcher = Local(hang_timeout_s=60.0, stop_grace_s=1.0, fork=request.param == "forked")
     with Local.warm_up(["launcher_targets"]) if launcher.fork else contextlib.nullcontext():
         launcher.setup(tmp_path, deaths.put, Logs())
         yield launcher
@@ -49,22 +48,24 @@ def start(launcher, target="Busy", **spec):
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_reported_hung(local, deaths):
+    local.hang_timeout_s = 5.0
     group = start(local, num_ranks=2)
     pids = [f.result(60) for f in group.call("pid", timeout_s=60)]
     os.kill(pids[1], signal.SIGSTOP)
     pending = group.call("sleep", 600, timeout_s=600)[1]
-    death = deaths.get(timeout=20)
+    death = deaths.get(timeout=60)
     assert (death.rank, death.exit_code) == (1, None)
     assert "sign of life" in death.reason
-    assert isinstance(pending.exception(10), ProcessDied)
+    assert isinstance(pending.exception(60), ProcessDied)
     assert await_gone([pids[1]]) == []
 
 
 def test_a_hung_rank_leaves_its_stacks(local, deaths):
     group = start(local)
-    error = group.call("hold_the_gil", timeout_s=1.0)[0].exception(30)
+    assert group.call("add", 1, 2, timeout_s=60)[0].result(60) == 3, "it has started"
+    error = group.call("hold_the_gil", timeout_s=1.0)[0].exception(60)
     assert isinstance(error, TimeoutError)
-    death = deaths.get(timeout=20)
+    death = deaths.get(timeout=60)
     assert "did not answer hold_the_gil within 1 s" in str(death)
     assert "in hold_the_gil" in death.log_tail
 
@@ -95,7 +96,7 @@ def test_a_killed_rank_is_reported_with_its_signal(local, deaths):
     group = start(local)
     (pid,) = [f.result(60) for f in group.call("pid", timeout_s=60)]
     os.kill(pid, signal.SIGKILL)
-    death = deaths.get(timeout=10)
+    death = deaths.get(timeout=60)
     assert (death.name, death.exit_code, death.reason) == ("policy", -9, "was killed")
 
 
@@ -104,7 +105,7 @@ def test_a_constructor_that_raises_shows_its_traceback(local, deaths):
     error = group.call("pid", timeout_s=60)[0].exception(60)
     assert isinstance(error, ProcessDied)
     assert "ValueError: no such model" in str(error)
-    assert deaths.get(timeout=10).exit_code == 1
+    assert deaths.get(timeout=60).exit_code == 1
 
 
 def test_children_of_ranks_end_with_stop(local):
@@ -137,17 +138,11 @@ def test_one_group_that_cannot_be_stopped_leaves_no_other_running(tmp_path, monk
     launcher.stop()
 
 
-def is_rank(process):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()[-1:] == ["policy-0"]
-    return False
-
-
 def test_a_group_that_starts_half_is_stopped(local, tmp_path):
     (tmp_path / "policy-1.log").mkdir()
     with pytest.raises(IsADirectoryError):
         start(local, num_ranks=2)
-    while not (ranks := [each for each in psutil.Process().children(recursive=True) if is_rank(each)]):
+    while not (ranks := children_called("policy-0")):
         time.sleep(0.02)
     local.stop()
     assert await_gone([rank.pid for rank in ranks]) == []
@@ -157,7 +152,7 @@ def test_stop_in_the_middle_of_a_call_is_quick_and_reports_nothing(local, deaths
     group = start(local, num_ranks=2)
     pending = group.call("sleep", 600, timeout_s=600)
     local.stop()
-    assert all(isinstance(f.exception(1), ProcessDied) for f in pending)
+    assert all(isinstance(f.exception(60), ProcessDied) for f in pending)
     assert deaths.empty()
     with pytest.raises(ValueError, match="setup"):
         start(local)
@@ -196,16 +191,16 @@ def test_a_process_that_never_listens_is_reported(local, deaths):
     process = local.start_process(
         ProcessSpec(name="engine-0", target="launcher_targets:never_listens", start_timeout_s=0.5)
     )
-    death = deaths.get(timeout=10)
+    death = deaths.get(timeout=60)
     assert "did not listen" in death.reason
     assert not process.is_alive()
 
 
 def test_a_target_that_returns_has_finished_and_is_no_death(local, deaths):
     finished = local.start_process(ProcessSpec(name="engine-0", target="launcher_targets:returns"))
-    assert finished.child.ended.wait(30)
+    assert finished.child.ended.wait(60)
     died = local.start_process(ProcessSpec(name="engine-1", target="launcher_targets:returns", kwargs={"code": 0}))
-    assert deaths.get(timeout=30).name == "engine-1"
+    assert deaths.get(timeout=60).name == "engine-1"
     assert deaths.empty()
     assert not finished.is_alive()
     assert not died.is_alive()
@@ -224,7 +219,7 @@ def test_a_command_line_gets_ports_and_is_watched(local, deaths, tmp_path):
     assert not process.is_alive()
     assert deaths.empty()
     broken = local.start_process(ProcessSpec(name="typo", argv=("no-such-program",)))
-    assert "cannot run 'no-such-program'" in str(deaths.get(timeout=10))
+    assert "cannot run 'no-such-program'" in str(deaths.get(timeout=60))
     assert not broken.is_alive()
 
 
@@ -289,7 +284,7 @@ def test_nothing_is_left_of_a_controller_that_ends(tmp_path, start, end):
     *pids, socket_dir = script.stdout.split()
     assert len(pids) == 6 + (start == "forked"), script.stderr
     assert await_gone([int(pid) for pid in pids]) == []
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + END_TIMEOUT_S
     while os.path.exists(socket_dir) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not os.path.exists(socket_dir)

@@ -6,12 +6,12 @@ import math
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import psutil
 import pytest
+from child_processes import await_gone
 
 from areal_lit.rollout.metrics import consumed_metrics
 from areal_lit.testing import check_logger
@@ -221,9 +221,4 @@ def test_a_drawing_ends_with_the_run(tmp_path):
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, timeout=60)
-    drawing = Path("/proc") / ran.stdout.decode().strip()
-    for _ in range(1000):
-        if not drawing.exists() or "State:\tZ" in (drawing / "status").read_text():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("the drawing outlives its run")
+    assert await_gone([int(ran.stdout)]) == []

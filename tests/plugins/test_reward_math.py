@@ -53,7 +53,7 @@ async def test_hostile_expressions_end_with_their_worker_only(tmp_path: Path) ->
     texts = [text for each in hostile for text in (each, "it is 3")]
     reward = Math()
     scorer = Scorer(
-        Rewarding(timeout_s=2.0, max_attempts=1),
+        Rewarding(timeout_s=6.0, max_attempts=1),
         rewards={"math": reward},
         in_process=False,
         log_dir=tmp_path,

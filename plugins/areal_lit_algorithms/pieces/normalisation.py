@@ -77,7 +77,7 @@ class Normaliser:
             result = (x - mean).where(valid_N & (count > 1) & ~is_constant(x, valid_N, sets), 0.0)
         if self.std_level != "none":
             scale = self._scale(x, group_N, valid_N)
-            result = (result / (scale + self.eps)).where(scale > 0, 0.0)
+            result = (result / (scale + self.eps)).where(scale != 0, 0.0)
         return result.to(x_N.dtype)
 
     def samples(self, x_S: Tensor, batch: TokenBatch) -> Tensor:

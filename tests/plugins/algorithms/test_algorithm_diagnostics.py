@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from areal_lit.testing.toy import RaggedGroups
 from areal_lit.token_batch import TokenOutputs
 from areal_lit.types import merge_metrics
 from areal_lit_algorithms.grpo import GRPO
-from areal_lit_algorithms.pieces.diagnostics import ratio_metrics
+from areal_lit_algorithms.pieces.diagnostics import explained_variance, ratio_metrics
+from areal_lit_algorithms.pieces.rejection import Rejection
 
 
 def test_the_divergence_is_that_of_the_older_policy_from_the_newer_one() -> None:
@@ -53,6 +55,46 @@ def test_three_policies_are_compared_pair_by_pair() -> None:
         assert metrics[f"ratio_{name}"] == pytest.approx(sum(ratios) / 3)
         assert metrics[f"ratio_{name}_max"] == pytest.approx(max(ratios))
         assert metrics[f"kl_{name}"] == pytest.approx(sum(r - 1 - x for r, x in zip(ratios, logs, strict=True)) / 3)
+
+
+@pytest.mark.parametrize(("action", "weights"), [("mask", [0.0, 0.0, 1.0]), ("clamp", [1.2, 0.8, 1.0])])
+def test_weights_bounds_divergence_and_entropy_are_of_the_tokens_that_are_trained(
+    action: Any, weights: list[float]
+) -> None:
+    """The proximal policy is e^0.5, e^-0.4 and 1 times as likely to draw them; masked-out numbers stand beside."""
+    rejection = Rejection(action=action, lower=0.8, upper=1.2)
+    algorithm = GRPO(rejection=rejection, kl_weight=0.1, with_entropy=True)
+    batch = make_batch(algorithm, [1, 1], [1.0, 0.0], [[1, 0], [1, 1]])
+    columns = {
+        "logprob": [[-2.0, 9.0], [-2.0, -1.0]], "proximal": [[-1.5, -9.0], [-2.4, -1.0]],
+        "reference": [[-1.7, 9.0], [-2.1, -1.0]],
+    }  # fmt: skip
+    for name, rows in columns.items():
+        batch = put(batch, name, rows)
+    current_T = put(batch, "logprob", [[-1.5, 7.0], [-2.4, -1.0]])["logprob"]
+    entropy_T = put(batch, "entropy", [[0.3, 50.0], [0.6, 1.2]])["entropy"]
+    outputs = TokenOutputs(logprob_T=current_T, entropy_T=entropy_T)
+    loss = algorithm.policy_objective(outputs, algorithm.weigh(algorithm.prepare(batch)))
+    metrics = {m.name: replace(m, name=f"train/{m.name}") for m in loss.metrics}
+    expected = {
+        "rejected_high": 1 / 3, "rejected_low": 1 / 3, "entropy": 0.7,
+        "off_policy_weight": sum(weights) / 3, "off_policy_weight_square": sum(w * w for w in weights) / 3,
+        "kl_reference": sum(math.exp(-x) - 1 + x for x in (0.2, -0.3, 0.0)) / 3,
+    }  # fmt: skip
+    assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
+    derived = {m.name: m.value for m in algorithm.end_step({m.name: m for m in metrics.values()})}
+    share = sum(weights) ** 2 / (3 * sum(w * w for w in weights))
+    assert derived == {"train/effective_sample_size": pytest.approx(share), "train/kl_weight": 0.1}
+
+
+def test_a_critic_explains_what_its_errors_leave_of_the_spread_of_returns() -> None:
+    """Returns 0, 0, 2, 4 have variance 2.75; errors 0, 1, 1, 0 have 0.25, as those of any constant more."""
+    returns, values = torch.tensor([0.0, 0.0, 2.0, 4.0]), torch.tensor([0.0, 1.0, 3.0, 4.0])
+    assert explained_variance(values, returns) == pytest.approx(1 - 0.25 / 2.75)
+    assert explained_variance(values + 7, returns) == pytest.approx(1 - 0.25 / 2.75)
+    assert explained_variance(torch.full((4,), 9.0), returns) == 0.0
+    assert explained_variance(-returns, returns) == pytest.approx(-3.0)
+    assert math.isnan(explained_variance(values, torch.ones(4)))
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,13 @@ def test_equal_values_get_nothing_whatever_their_mean_rounds_to(eps: float) -> N
     result = Normaliser(mean_level="batch", eps=eps)(x, groups, valid)
     assert result[:3].tolist() == [0.0] * 3
     assert result[3:].tolist() == pytest.approx([float(r - x.mean()) / math.sqrt(0.5) for r in (0.0, 1.0)])
+
+
+@pytest.mark.parametrize(("mean", "std"), [("group", "group"), ("batch", "group"), ("batch", "batch")])
+def test_what_is_no_number_stays_none_and_is_not_taken_for_equal(mean: Any, std: Any) -> None:
+    x = torch.tensor([1.0, math.nan, 0.0, 1.0])
+    result = Normaliser(mean_level=mean, std_level=std)(x, torch.tensor([1, 1, 2, 2]), torch.ones(4, dtype=torch.bool))
+    assert math.isnan(result[1])
 
 
 LEVELS = [

@@ -6,6 +6,7 @@ def test_my_launcher(tmp_path):
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -25,6 +26,9 @@ from areal_lit.contracts.strategy import Rank
 from areal_lit.logs import Logs
 
 CALL_TIMEOUT_S = 60.0
+REACTION_TIMEOUT_S = 10.0
+"""For what the launcher's own threads are to do about a process that has ended or printed."""
+
 TOKEN = f"hf_{'A1b2C3d4' * 4}"
 """What looks like a secret, for a process to print."""
 
@@ -106,10 +110,16 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         assert scratch is None or scratch.is_dir(), f"scratch must be a directory, got {scratch}"
         _check_set_up(launcher, directory, deaths)
         launcher.stop()
-        left = [p for p in psutil.Process().children(recursive=True) if p not in before and p.status() != "zombie"]
+        left = [p for p in psutil.Process().children(recursive=True) if p not in before and _runs(p)]
         assert not left, f"stop() must end every process, these are left: {left}"
         assert scratch is None or not scratch.exists(), f"stop() must remove {scratch}, its scratch directory"
         assert launcher.scratch is None, f"scratch must be None after stop(), got {launcher.scratch}"
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def _check_set_up(launcher: Launcher, directory: Path, deaths: list[Death]) -> None:
@@ -206,7 +216,7 @@ def _check_processes_of_ranks(group: WorkerGroup, directory: Path) -> None:
     for rank, got in enumerate(results(group.call("environment", *names, timeout_s=CALL_TIMEOUT_S))):
         expected = [str(rank), str(group.num_ranks), "1"]
         assert got == expected, f"environment {names} of rank {rank}: expected {expected}, got {got}"
-        log = (directory / f"{group.name}-{rank}.log").read_text()
+        log = read_until(directory / f"{group.name}-{rank}.log", f"rank {rank} speaks")
         assert f"rank {rank} speaks" in log, f"what a rank prints is in its log, got {log!r}"
         assert TOKEN not in log, f"secrets are hidden before they are on disk (areal_lit.logs.LogPipe), got {log!r}"
     expect_error(ValueError, lambda: group.call("echo", lambda: 1, timeout_s=1.0), "module")
@@ -260,9 +270,17 @@ def expect_error(kind: type[Exception], call: Callable[[], Any], part: str) -> N
     assert part in message, f"expected a {kind.__name__} that speaks of {part!r}, got {message}"
 
 
+def read_until(path: Path, part: str) -> str:
+    """A log's text once it has this part, which another thread or process writes; without it at the deadline."""
+    deadline = time.monotonic() + REACTION_TIMEOUT_S
+    while part not in (text := path.read_text() if path.exists() else "") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return text
+
+
 def await_deaths(deaths: list[Death], name: str, num: int) -> None:
     """Exactly ``num`` deaths of this name, one for each rank."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + REACTION_TIMEOUT_S
     ranks: list[int] = []
     while time.monotonic() < deadline and len(ranks) < num:
         threading.Event().wait(0.02)

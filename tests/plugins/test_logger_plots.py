@@ -198,7 +198,7 @@ def test_drawing_that_fails_is_said_and_ends_nothing(tmp_path, caplog):
 
 def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
     before = set(psutil.Process().children())
-    logger = fed(Plots(every_s=0), tmp_path)
+    logger = fed(Plots(every_s=0), tmp_path, steps=STEPS[:1])
     (drawing,) = set(psutil.Process().children()) - before
     while drawing.is_running() and drawing.status() != psutil.STATUS_ZOMBIE:
         threading.Event().wait(0.02)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from child_processes import END_TIMEOUT_S
 
 from areal_lit import recipes
 
@@ -21,5 +22,7 @@ def test_an_inline_run_leaves_components_stateless_and_no_thread_behind(tmp_path
     states = {name: pickle.dumps(part) for name, part in parts.items()}
     trainer.fit()
     assert {name: pickle.dumps(part) for name, part in parts.items()} == states
-    left = [thread.name for thread in threading.enumerate() if thread not in before]
-    assert not left
+    begun = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in begun:
+        thread.join(END_TIMEOUT_S)
+    assert [thread.name for thread in begun if thread.is_alive()] == []

@@ -38,6 +38,14 @@ def test_clipped_ratio() -> None:
     assert metrics == pytest.approx({"clip_low": 1 / 6, "clip_high": 1 / 6, "clip_dual": 1 / 6})
 
 
+def test_each_bound_counts_its_own_tokens() -> None:
+    """Below: bad tokens that became rarer; above: good ones that became likelier; the others are free to return."""
+    ratio_T = torch.tensor([0.5, 0.7, 0.5, 1.5, 1.5, 1.1], dtype=torch.float64)
+    advantage_T = torch.tensor([-1.0, -1.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+    _, metrics = clipped_ratio(ratio_T.log(), advantage_T, EVERY, clip_low=0.2, clip_high=0.2)
+    assert {m.name: m.value for m in metrics} == pytest.approx({"clip_low": 2 / 6, "clip_high": 1 / 6})
+
+
 def test_clipped_weight_bounds_the_weight_and_keeps_every_gradient() -> None:
     values, gradient, metrics = slopes(lambda x: clipped_weight(x, x, ADVANTAGE, EVERY, clip_low=0.2, clip_high=0.3))
     assert gradient == pytest.approx([-1.6, 1.6, -2.6, 2.6, 2.6, 0.0])
@@ -113,7 +121,9 @@ def test_value_loss(shape: Any, value_clip: float | None, expected: list[float],
     mask = torch.tensor([True] * 5 + [False])
     loss, metrics = clipped_value(value, old, returns, mask, value_clip=value_clip, shape=shape)
     assert loss.tolist() == pytest.approx([*expected, 0.0])
-    assert {m.name: m.value for m in metrics}.get("value_clipped") == clipped
+    told = {m.name: m.value for m in metrics}
+    assert told.get("value_clipped") == clipped
+    assert told["value_error"] == pytest.approx(30.9 if shape == "huber" else 40.9)
     assert torch.autograd.grad(loss.sum(), value)[0][5] == 0
 
 

@@ -112,10 +112,12 @@ def test_who_may_not_vote_gets_nothing_and_changes_nothing() -> None:
 
 
 def test_groups_that_teach_nothing_are_counted() -> None:
-    made = batch([1, 1, 2, 2, 3, 3, 4, 4], [1.0, 1.0, 0.0, 1.0, 5.0, None, None, None])
+    rewards = [1.0, 1.0, 0.0, 1.0, 5.0, None, None, None, 0.0, 0.0, 7.0, 7.0, 2.0, None, 3.0, 4.0]
+    made = batch([i // 2 for i in range(16)], rewards)
     counts = count_groups(made["reward"], made)
-    assert (counts.groups, counts.zero_variance, counts.single, counts.empty) == (4, 1, 1, 1)
-    assert {m.name: m.value for m in counts.metrics()}["train/zero_variance_groups"] == 0.25
+    assert (counts.groups, counts.zero_variance, counts.single, counts.empty) == (8, 3, 2, 1)
+    shares = {"zero_variance_groups": 3 / 8, "single_groups": 2 / 8, "empty_groups": 1 / 8}
+    assert {m.name: m.value for m in counts.metrics()} == {f"train/{name}": share for name, share in shares.items()}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(-100, 100, width=32), st.booleans()), min_size=1, max_size=24))

@@ -166,7 +166,9 @@ def test_what_m2po_pushes_on_is_bounded_and_what_its_weights_leave_is_told(
     advantage = weighed["advantage"][batch["loss_mask"]].tolist()
     expected = [-weight * a for weight, a in zip(weights, advantage, strict=True)]
     assert loss.values[batch["loss_mask"]].tolist() == pytest.approx(expected)
-    reported = algorithm.end_step({f"train/{m.name}": replace(m, name=f"train/{m.name}") for m in loss.metrics})
+    metrics = {f"train/{m.name}": replace(m, name=f"train/{m.name}") for m in loss.metrics}
+    assert metrics["train/m2_dropped"].value == pytest.approx(weights.count(0.0) / 3)
+    reported = algorithm.end_step(metrics)
     share = sum(weights) ** 2 / (3 * sum(w * w for w in weights))
     assert {m.name: m.value for m in reported} == {"train/effective_sample_size": pytest.approx(share)}
 

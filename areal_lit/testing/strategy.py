@@ -18,6 +18,7 @@ from torch import Tensor
 from areal_lit.contracts.strategy import Output, Strategy
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.strategy_case import (
+    LOGPROB,
     Case,
     PlainAdam,
     PlainSGD,
@@ -28,39 +29,26 @@ from areal_lit.testing.strategy_case import (
     plain_distributions,
     plain_outputs,
     random_batch,
+    same,
+    same_weights,
     select,
     square_gap,
     tensors,
     value_of,
 )  # fmt: skip
+from areal_lit.testing.strategy_state import (
+    a_loaded_strategy_goes_on_exactly,
+    a_snapshot_is_of_its_moment,
+    an_export_is_the_same_model,
+    weights_fit_their_manifest,
+    weights_of_another_role_are_taken_or_averaged,
+)
 from areal_lit.token_batch import TokenBatch, TokenOutputs, weighted_sum
-from areal_lit.types import TensorInfo
 
-LOGPROB: frozenset[Output] = frozenset({"logprob"})
 BOTH: frozenset[Output] = frozenset({"logprob", "entropy"})
 VALUE: frozenset[Output] = frozenset({"value"})
 TOPK: frozenset[Output] = frozenset({"topk"})
 DIVERGENCE: frozenset[Output] = frozenset({"divergence"})
-TOLERANCE = 2e-5
-
-
-def _same(ours: Tensor | None, theirs: Tensor | None, what: str, tolerance: float = TOLERANCE) -> None:
-    assert ours is not None, f"{what}: asked for and not returned"
-    assert theirs is not None
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance, msg=lambda text: f"{what}: {text}")
-
-
-def _same_weights(
-    ours: dict[str, Tensor], theirs: dict[str, Tensor], what: str, *, exact: bool = False, tolerance: float = TOLERANCE
-) -> None:
-    for name, tensor in ours.items():
-        if exact:
-            assert torch.equal(tensor, theirs[name]), f"{what}: {name} differs, and must be equal bit for bit"
-        else:
-            _same(tensor, theirs[name], f"{what}: {name}", tolerance)
-
-
-# --- the checks ---------------------------------------------------------------------------------------------------
 
 
 def outputs_speak_of_their_own_token(case: Case) -> None:
@@ -75,7 +63,7 @@ def outputs_speak_of_their_own_token(case: Case) -> None:
         assert our is not None, f"{name} was asked for and not returned"
         assert our.device.type == "cpu", f"{name} must be on the CPU"
         assert not our.requires_grad, f"{name} must carry no gradient"
-        _same(our[mask_T], their[mask_T], name)
+        same(our[mask_T], their[mask_T], name)
         assert not bool(our[first_T].any()), f"{name} must be 0 at a segment's first token"
     assert ours.value_T is None, "value_T was not asked for"
 
@@ -89,7 +77,7 @@ def values_are_of_the_state_before_the_token(case: Case) -> None:
     assert full.value_T is not None
     for n, batch in prefix.items():
         (part,) = strategy.forward([batch], VALUE)
-        _same(part.final_value_S, full.value_T[n : n + 1], f"value before token {n}")
+        same(part.final_value_S, full.value_T[n : n + 1], f"value before token {n}")
 
 
 def _prefix(batch: TokenBatch, n: int) -> dict[str, Tensor]:
@@ -107,9 +95,9 @@ def gradients_match_plain_torch(case: Case) -> None:
         scale = min(1.0, max_grad_norm / float(norm)) if max_grad_norm else 1.0
         strategy = case.ready(PlainSGD(lr=1.0, max_grad_norm=max_grad_norm))
         metrics = strategy.optimizer_step([batch], objective, BOTH)
-        _same(torch.tensor(value_of(metrics, "grad_norm")), norm, "grad_norm, which is that before clipping")
+        same(torch.tensor(value_of(metrics, "grad_norm")), norm, "grad_norm, which is that before clipping")
         theirs = {name: (p - scale * p.grad).detach() for name, p in named.items()}
-        _same_weights(tensors(strategy), theirs, f"weights minus gradient with max_grad_norm={max_grad_norm:g}")
+        same_weights(tensors(strategy), theirs, f"weights minus gradient with max_grad_norm={max_grad_norm:g}")
 
 
 def microbatches_do_not_matter(case: Case) -> None:
@@ -123,8 +111,8 @@ def microbatches_do_not_matter(case: Case) -> None:
         tokens = sum(m.sum for m in metrics if m.name == "tokens")
         results.append((tensors(strategy), loss, tokens))
     for weights, loss, tokens in results[1:]:
-        _same_weights(weights, results[0][0], "weights after other micro-batches")
-        _same(torch.tensor(loss), torch.tensor(results[0][1]), "loss over other micro-batches")
+        same_weights(weights, results[0][0], "weights after other micro-batches")
+        same(torch.tensor(loss), torch.tensor(results[0][1]), "loss over other micro-batches")
         assert tokens == results[0][2], "the objective's metrics depend on micro-batches"
 
 
@@ -148,100 +136,7 @@ def steps_match_plain_torch(case: Case) -> None:
             assert value_of(metrics, "lr") == lr, "lr must be lr_at(training step), moved by end_step alone"
         strategy.end_step()
     theirs = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    _same_weights(tensors(strategy), theirs, "weights after Adam", tolerance=1e-3)
-
-
-def weights_fit_their_manifest(case: Case) -> None:
-    """Same names, shapes and dtypes in the same order, tied tensors once, and all a plain model needs."""
-    strategy = case.ready()
-    sent = [(name, tensor) for bucket in strategy.weights() for name, tensor in bucket]
-    assert tuple(TensorInfo.of(*named) for named in sent) == strategy.manifest(), "manifest and weights differ"
-    names = [name for name, _ in sent]
-    assert len(set(names)) == len(names), "a name is sent twice"
-    receiver = case.model()
-    expected = {name for name, _ in receiver.named_parameters()}
-    assert set(names) == expected, f"sent and expected names differ: {sorted(set(names) ^ expected)}; ties go once"
-    with torch.no_grad():
-        for parameter in receiver.parameters():
-            parameter.zero_()
-        for name, tensor in sent:
-            receiver.get_parameter(name).copy_(tensor)
-    _same_weights({n: p.detach() for n, p in receiver.named_parameters()}, tensors(strategy), "received", exact=True)
-
-
-def a_loaded_strategy_goes_on_exactly(case: Case) -> None:
-    """After ``save`` and ``load`` into a fresh strategy the next steps are the same bit for bit."""
-    optimizer = PlainAdam(lr=1e-2, schedule="cosine")
-    saved = case.ready(optimizer, num_steps=5)
-    for seed in range(2):
-        saved.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
-        saved.end_step()
-    directory = case.directory / "saved"
-    directory.mkdir()
-    saved.save(directory)
-    size_bytes, told = sum(file.stat().st_size for file in directory.iterdir()), saved.saved_bytes(has_export=False)
-    assert told is None or 0.5 * told < size_bytes < 2 * told + 2**20, "saved_bytes must be about right"
-    loaded = case.ready(optimizer, num_steps=5, init_seed=1)
-    loaded.load(directory)
-    for seed in (2, 3):
-        for strategy in (saved, loaded):
-            strategy.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
-            strategy.end_step()
-        _same_weights(tensors(loaded), tensors(saved), "weights after loading", exact=True)
-
-
-def a_snapshot_is_of_its_moment(case: Case) -> None:
-    """What a snapshot writes after further steps is what ``save`` and ``export_hf`` would have written before them."""
-    optimizer = PlainAdam(lr=1e-2, schedule="cosine")
-    strategy = case.ready(optimizer, num_steps=5)
-    strategy.prepare_snapshot()
-    for seed in range(2):
-        strategy.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
-        strategy.end_step()
-        snapshot, before = strategy.snapshot(), tensors(strategy)
-        if snapshot is None:
-            return
-        strategy.optimizer_step([random_batch(seed=9)], objective, LOGPROB)
-        directory = case.directory / f"snapshot-{seed}"
-        directory.mkdir()
-        snapshot.save(directory)
-        loaded = case.ready(optimizer, num_steps=5, init_seed=1)
-        loaded.load(directory)
-        _same_weights(tensors(loaded), before, "weights of a snapshot", exact=True)
-        loaded.optimizer_step([random_batch(seed=9)], objective, LOGPROB)
-        _same_weights(tensors(loaded), tensors(strategy), "weights after a step from a snapshot", exact=True)
-        directory = case.directory / f"export-of-snapshot-{seed}"
-        directory.mkdir()
-        snapshot.export_hf(directory)
-        _same_weights(_exported(directory), before, "weights of a snapshot's export", exact=True)
-
-
-def _exported(directory: Path) -> dict[str, Tensor]:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def an_export_is_the_same_model(case: Case) -> None:
-    """``AutoModelForCausalLM`` and ``AutoTokenizer`` load it, and log-probs are the same."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    strategy = case.ready(PlainAdam(lr=1e-2))
-    strategy.optimizer_step([random_batch()], objective, LOGPROB)
-    directory = case.directory / "exported"
-    directory.mkdir()
-    strategy.export_hf(directory)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    batch = random_batch(seed=1)
-    (ours,) = strategy.forward([batch], LOGPROB)
-    with torch.no_grad():
-        theirs = plain_outputs(model, batch).logprob_T
-    assert ours.logprob_T is not None
-    assert theirs is not None
-    mask_T = batch["loss_mask"]
-    _same(ours.logprob_T[mask_T], theirs[mask_T], "log-probs of the exported model")
-    assert len(AutoTokenizer.from_pretrained(directory)) == 64, "the tokenizer was not exported"
+    same_weights(tensors(strategy), theirs, "weights after Adam", tolerance=1e-3)
 
 
 def likeliest_tokens_are_told_and_judged(case: Case) -> None:
@@ -253,18 +148,18 @@ def likeliest_tokens_are_told_and_judged(case: Case) -> None:
     model, mask_T = case.model(), batch["loss_mask"]
     logp_TV = plain_distributions(model, batch)
     expected_TK, token_TK = logp_TV.topk(3)
-    _same(told.topk_logprob_TK, expected_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of a teacher")
+    same(told.topk_logprob_TK, expected_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of a teacher")
     assert told.topk_token_TK is not None
     assert torch.equal(told.topk_token_TK[mask_T], token_TK[mask_T]), "topk_token_TK must be the likeliest tokens"
 
     asked = batch.with_columns(topk_token=(batch["token"][:, None] + torch.tensor([[1, 5]])) % 64)
     (judged,) = strategy.forward([asked], TOPK)
     logp_TK = logp_TV.gather(1, asked["topk_token"])
-    _same(judged.topk_logprob_TK, logp_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of given tokens")
+    same(judged.topk_logprob_TK, logp_TK.detach().where(mask_T[:, None], 0.0), "topk_logprob_TK of given tokens")
     strategy.optimizer_step([asked], of_topk, TOPK)
     torch.autograd.backward(weighted_sum(of_topk(TokenOutputs(topk_logprob_TK=logp_TK), batch), batch))
     theirs = {name: (p - p.grad).detach() for name, p in model.named_parameters()}
-    _same_weights(tensors(strategy), theirs, "weights minus the gradient of topk_logprob_TK")
+    same_weights(tensors(strategy), theirs, "weights minus the gradient of topk_logprob_TK")
 
 
 def whole_vocabularies_are_compared(case: Case) -> None:
@@ -278,13 +173,13 @@ def whole_vocabularies_are_compared(case: Case) -> None:
     with torch.no_grad():
         other_TV = plain_distributions(load_causal_lm(replace(case.spec(), init_seed=1)), batch)
     expected_T = square_gap(plain_distributions(model, batch), other_TV).sum(-1).where(mask_T, 0.0)
-    _same(ours.divergence_T, expected_T.detach(), "divergence_T")
+    same(ours.divergence_T, expected_T.detach(), "divergence_T")
     before = tensors(teacher)
     policy.optimizer_step([batch], of_divergence, DIVERGENCE)
     torch.autograd.backward(weighted_sum(of_divergence(TokenOutputs(divergence_T=expected_T), batch), batch))
     theirs = {name: (p - p.grad).detach() for name, p in model.named_parameters()}
-    _same_weights(tensors(policy), theirs, "weights minus the gradient of divergence_T")
-    _same_weights(tensors(teacher), before, "weights of the teacher", exact=True)
+    same_weights(tensors(policy), theirs, "weights minus the gradient of divergence_T")
+    same_weights(tensors(teacher), before, "weights of the teacher", exact=True)
 
 
 def non_finite_gradients_skip_the_step(case: Case) -> None:
@@ -296,7 +191,7 @@ def non_finite_gradients_skip_the_step(case: Case) -> None:
         for _ in range(2):
             metrics = strategy.optimizer_step([batch], infinite, LOGPROB)
             assert value_of(metrics, "skipped_steps") == 1, "skipped_steps must count the skip"
-        _same_weights(tensors(strategy), before, "weights after a skipped step", exact=True)
+        same_weights(tensors(strategy), before, "weights after a skipped step", exact=True)
         metrics = strategy.optimizer_step([batch], objective, LOGPROB)
         assert value_of(metrics, "skipped_steps") == 0
         moved = [name for name, tensor in tensors(strategy).items() if not torch.equal(tensor, before[name])]
@@ -314,32 +209,9 @@ def evaluation_leaves_everything_alone(case: Case) -> None:
     strategy = case.ready(PlainSGD(lr=0.5))
     batch, before = random_batch(), tensors(strategy)
     loss = sum(m.sum for m in strategy.evaluate([batch], objective, LOGPROB) if m.name == "loss")
-    _same_weights(tensors(strategy), before, "weights after evaluate", exact=True)
+    same_weights(tensors(strategy), before, "weights after evaluate", exact=True)
     metrics = strategy.optimizer_step([batch], objective, LOGPROB)
-    _same(torch.tensor(loss), torch.tensor(value_of(metrics, "loss")), "loss of evaluate and optimizer_step")
-
-
-def weights_of_another_role_are_taken_or_averaged(case: Case) -> None:
-    """``copy_from`` follows its formula, and goes on so after ``save`` and ``load``."""
-    policy, reference = case.ready(PlainSGD(lr=0.5)), case.ready(init_seed=1)
-    if type(reference).copy_from is Strategy.copy_from:
-        return
-    expected = tensors(reference)
-    for seed, decay in enumerate((0.75, 0.5, 0.0, 0.9)):
-        policy.optimizer_step([random_batch(seed=seed)], objective, LOGPROB)
-        taken = tensors(policy)
-        reference.copy_from(policy, decay=decay)
-        expected = {name: decay * tensor + (1 - decay) * taken[name] for name, tensor in expected.items()}
-        _same_weights(tensors(reference), expected, f"weights after copy_from with decay={decay:g}", tolerance=1e-6)
-    _same_weights(tensors(policy), taken, "weights of the role that was copied from", exact=True)
-    directory = case.directory / "averaged"
-    directory.mkdir()
-    reference.save(directory)
-    loaded = case.ready(init_seed=2)
-    loaded.load(directory)
-    for strategy in (reference, loaded):
-        strategy.copy_from(policy, decay=0.9)
-    _same_weights(tensors(loaded), tensors(reference), "averages after loading", exact=True)
+    same(torch.tensor(loss), torch.tensor(value_of(metrics, "loss")), "loss of evaluate and optimizer_step")
 
 
 STRATEGY_CHECKS: tuple[Callable[[Case], None], ...] = (

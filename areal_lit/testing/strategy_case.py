@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from areal_lit.contracts.optimizer import Optimizer
-from areal_lit.contracts.strategy import Head, Strategy
+from areal_lit.contracts.strategy import Head, Output, Strategy
 from areal_lit.models import load_causal_lm
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.token_batch import CORE_COLUMNS, Loss, TokenBatch, TokenOutputs
 from areal_lit.types import Metric, ModelSpec
 
 LENGTHS = (7, 12, 3, 12, 1, 5)
+TOLERANCE = 2e-5
+LOGPROB: frozenset[Output] = frozenset({"logprob"})
 
 
 class PlainSGD(Optimizer):
@@ -153,3 +155,21 @@ def value_of(metrics: Sequence[Metric], name: str) -> float:
     found = [metric for metric in metrics if metric.name == name]
     assert found, f"optimizer_step returned no metric {name!r}, only {sorted({m.name for m in metrics})}"
     return found[-1].value
+
+
+def same(ours: Tensor | None, theirs: Tensor | None, what: str, tolerance: float = TOLERANCE) -> None:
+    """Fail, saying what differs."""
+    assert ours is not None, f"{what}: asked for and not returned"
+    assert theirs is not None
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance, msg=lambda text: f"{what}: {text}")
+
+
+def same_weights(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], what: str, *, exact: bool = False, tolerance: float = TOLERANCE
+) -> None:
+    """Fail, naming the first weight that differs."""
+    for name, tensor in ours.items():
+        if exact:
+            assert torch.equal(tensor, theirs[name]), f"{what}: {name} differs, and must be equal bit for bit"
+        else:
+            same(tensor, theirs[name], f"{what}: {name}", tolerance)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "FakeBackend": "inference",
+    "FakeBackend": "fake_inference",
     "check_algorithm": "algorithm",
     "check_callback": "callback",
     "check_data": "data",

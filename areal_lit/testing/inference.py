@@ -15,295 +15,232 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from areal_lit.contracts.inference import InferenceBackend
-from areal_lit.testing.fake_inference import FakeBackend, Faults
-from areal_lit.types import Completion, FloatArray, GenerateRequest, IntArray, Sampling, WeightSource
-
-__all__ = ["FakeBackend", "Faults", "InferenceSubject", "check_inference"]
-
-Publish = Callable[[int], WeightSource]
-Reference = Callable[[int, IntArray, float], FloatArray]
+from areal_lit.testing.inference_case import InferenceCase, Publish, Reference
+from areal_lit.types import Completion, IntArray
 
 
-@dataclass(slots=True, kw_only=True)
-class InferenceSubject:
-    """A backend under test and what the suite knows about it; see ``check_inference``."""
-
-    backend: InferenceBackend
-    publish: Publish
-    reference: Reference
-    prompt: IntArray
-    max_length: int
-    tolerance: float
-    version: int = 0
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-
-    @property
-    def longest(self) -> int:
-        """The largest budget after the prompt."""
-        return self.max_length - len(self.prompt)
-
-    async def update(self) -> None:
-        """Move to the next version."""
-        self.version += 1
-        await self.backend.update_weights(self.publish(self.version))
-
-    async def generate(
-        self, budget: int, *, seed: int = 0, prompt: IntArray | None = None, ignore_eos: bool = True,
-        temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, stop_token_ids: tuple[int, ...] = (),
-        is_urgent: bool = False,
-    ) -> Completion:  # fmt: skip
-        """One request's completion."""
-        sampling = Sampling(
-            max_new_tokens=budget, temperature=temperature, top_p=top_p, top_k=top_k, ignore_eos=ignore_eos,
-            stop_token_ids=stop_token_ids,
-        )  # fmt: skip
-        number = next(self._numbers)
-        return await self.backend.generate(
-            GenerateRequest(
-                request_id=f"check-{number}", token_ids=self.prompt if prompt is None else prompt, sampling=sampling,
-                seed=seed, prefix_group="check" if prompt is None else "", is_urgent=is_urgent,
-            )
-        )  # fmt: skip
-
-    def start(self, count: int, budget: int) -> list[asyncio.Task[Completion]]:
-        """Requests of different seeds that run at once."""
-        return [asyncio.create_task(self.generate(budget, seed=seed)) for seed in range(count)]
-
-    def check(self, completion: Completion, *, prompt: IntArray | None = None, temperature: float = 1.0) -> None:
-        """Lengths, finite log-probs, and each token's log-prob under the very version it is labelled with."""
-        prompt = self.prompt if prompt is None else prompt
-        n = len(completion.token_ids)
-        sizes = n, len(completion.logprobs), len(completion.versions)
-        assert len(set(sizes)) == 1, f"tokens, log-probs and versions must be equally many, got {sizes}"
-        assert np.isfinite(completion.logprobs).all(), f"log-probs must be finite, got {completion.logprobs}"
-        sequence = np.concatenate([prompt, completion.token_ids])
-        for version in np.unique(completion.versions).tolist():
-            expected = self.reference(version, sequence, temperature)[len(prompt) :]
-            labelled = completion.versions == version
-            difference = np.abs(expected - completion.logprobs)[labelled].max()
-            assert difference <= self.tolerance, (
-                f"log-probs of tokens labelled version {version} differ from that version's by {difference:.3g}, "
-                f"allowed is {self.tolerance}: wrong weights, a stale prefix, an echoed prompt or another distribution"
-            )
-
-
-async def check_budget(s: InferenceSubject) -> None:
+async def check_budget(case: InferenceCase) -> None:
     """Exactly the budget when end tokens are ignored, the reason is length, the prompt is not echoed."""
     for budget in (1, 2, 7):
-        completion = await s.generate(budget, seed=budget)
+        completion = await case.generate(budget, seed=budget)
         assert len(completion.token_ids) == budget, f"budget {budget}, drawn {len(completion.token_ids)}"
         assert completion.stop_reason == "length", f"the budget ended it, stop_reason is {completion.stop_reason!r}"
-        assert (completion.versions == s.version).all(), f"the engine holds {s.version}, labels {completion.versions}"
-        s.check(completion)
+        assert (completion.versions == case.version).all(), (
+            f"the engine holds {case.version}, labels {completion.versions}"
+        )
+        case.check(completion)
 
 
-async def check_stop(s: InferenceSubject) -> None:
+async def check_stop(case: InferenceCase) -> None:
     """A stop token ends the completion, is part of it, and is the reason, also on the budget's last token."""
-    free = await s.generate(8, seed=5)
+    free = await case.generate(8, seed=5)
     stop = int(free.token_ids[4])
     expected = free.token_ids[: free.token_ids.tolist().index(stop) + 1]
     for budget in (8, len(expected)):
-        stopped = await s.generate(budget, seed=5, ignore_eos=False, stop_token_ids=(stop,))
+        stopped = await case.generate(budget, seed=5, ignore_eos=False, stop_token_ids=(stop,))
         size = len(stopped.token_ids)
         assert stopped.stop_reason == "stop", f"a stop token was drawn, stop_reason is {stopped.stop_reason!r}"
         assert size <= len(expected), f"went on {size - len(expected)} tokens after the stop token"
         assert (stopped.token_ids == expected[:size]).all(), "stopping changed what was drawn before"
-        s.check(stopped)
+        case.check(stopped)
 
 
-async def check_distribution(s: InferenceSubject) -> None:
+async def check_distribution(case: InferenceCase) -> None:
     """Log-probs stand at the request's temperature, and are not renormalised by top-p and top-k unless declared."""
     for temperature in (0.5, 1.0, 1.7):
-        s.check(await s.generate(6, temperature=temperature), temperature=temperature)
-    if not s.backend.logprobs.after_truncation:
-        s.check(await s.generate(6, top_k=3))
-        s.check(await s.generate(6, top_p=0.5))
+        case.check(await case.generate(6, temperature=temperature), temperature=temperature)
+    if not case.backend.logprobs.after_truncation:
+        case.check(await case.generate(6, top_k=3))
+        case.check(await case.generate(6, top_p=0.5))
 
 
-async def check_seeds(s: InferenceSubject) -> None:
+async def check_seeds(case: InferenceCase) -> None:
     """Equal seeds give equal tokens alone and in company; different seeds differ; greedy needs none."""
-    alone = await s.generate(8, seed=3)
-    company = await asyncio.gather(*(s.generate(8 + seed, seed=seed) for seed in range(6)))
+    alone = await case.generate(8, seed=3)
+    company = await asyncio.gather(*(case.generate(8 + seed, seed=seed) for seed in range(6)))
     assert (alone.token_ids == company[3].token_ids[:8]).all(), "a request's tokens depend on its company"
     assert len({c.token_ids[:8].tobytes() for c in company}) > 1, "six different seeds drew the same tokens"
-    greedy = await asyncio.gather(*(s.generate(8, seed=seed, temperature=0.0) for seed in range(3)))
+    greedy = await asyncio.gather(*(case.generate(8, seed=seed, temperature=0.0) for seed in range(3)))
     assert len({c.token_ids.tobytes() for c in greedy}) == 1, "greedy tokens depend on the seed"
 
 
-async def check_refusals(s: InferenceSubject) -> None:
+async def check_refusals(case: InferenceCase) -> None:
     """An impossible request raises ValueError and hurts nobody else."""
-    good = asyncio.create_task(s.generate(8))
-    for prompt, budget in ((s.prompt, s.longest + 1), (np.zeros(0, np.int64), 4)):
+    good = asyncio.create_task(case.generate(8))
+    for prompt, budget in ((case.prompt, case.longest + 1), (np.zeros(0, np.int64), 4)):
         try:
-            await s.generate(budget, prompt=prompt)
+            await case.generate(budget, prompt=prompt)
         except ValueError:
             continue
         raise AssertionError(
-            f"{len(prompt)} prompt tokens + budget {budget} must raise ValueError, maximum {s.max_length}"
+            f"{len(prompt)} prompt tokens + budget {budget} must raise ValueError, maximum {case.max_length}"
         )
-    s.check(await good)
+    case.check(await good)
 
 
-async def interrupted(s: InferenceSubject) -> list[Completion]:
+async def interrupted(case: InferenceCase) -> list[Completion]:
     """Results of long requests after a pause, some of them interrupted."""
     for delay_s in (0.1, 0.03, 0.01, 0.0):
-        tasks = s.start(4, s.longest)
+        tasks = case.start(4, case.longest)
         await asyncio.sleep(delay_s)
-        await s.backend.pause("interrupt")
+        await case.backend.pause("interrupt")
         completions = await asyncio.gather(*tasks)
         if any(c.stop_reason == "interrupted" for c in completions):
             return completions
-        await s.backend.resume()
+        await case.backend.resume()
     raise AssertionError("pause('interrupt') interrupted nothing: give a larger max_length or a slower clock")
 
 
-async def check_interrupt(s: InferenceSubject) -> None:
+async def check_interrupt(case: InferenceCase) -> None:
     """Partial results at once; what is left goes on after ``resume`` with the remaining budget, under new weights."""
-    completions = await interrupted(s)
-    await s.update()
-    await s.backend.resume()
+    completions = await interrupted(case)
+    await case.update()
+    await case.backend.resume()
     for completion in completions:
-        s.check(completion)
+        case.check(completion)
         size = len(completion.token_ids)
         if completion.stop_reason != "interrupted":
             continue
-        assert size < s.longest, "an interrupted request has drawn its whole budget"
-        prompt = np.concatenate([s.prompt, completion.token_ids])
-        rest = await s.generate(min(5, s.longest - size), prompt=prompt)
-        assert len(rest.token_ids) == min(5, s.longest - size), (
+        assert size < case.longest, "an interrupted request has drawn its whole budget"
+        prompt = np.concatenate([case.prompt, completion.token_ids])
+        rest = await case.generate(min(5, case.longest - size), prompt=prompt)
+        assert len(rest.token_ids) == min(5, case.longest - size), (
             "a resumed request drew another budget than it asked for"
         )
-        assert (rest.versions == s.version).all(), "tokens drawn after the update carry the old version"
-        s.check(rest, prompt=prompt)
+        assert (rest.versions == case.version).all(), "tokens drawn after the update carry the old version"
+        case.check(rest, prompt=prompt)
 
 
-async def check_pause_queues(s: InferenceSubject) -> None:
+async def check_pause_queues(case: InferenceCase) -> None:
     """Requests that arrive while paused wait for ``resume``."""
-    await s.backend.pause("interrupt")
-    waiting = asyncio.create_task(s.generate(4))
+    await case.backend.pause("interrupt")
+    waiting = asyncio.create_task(case.generate(4))
     await asyncio.wait([waiting], timeout=0.1)
     assert not waiting.done(), "a request that arrived while paused was served before resume"
-    await s.backend.resume()
+    await case.backend.resume()
     completion = await waiting
     assert completion.stop_reason == "length", f"a request that waited ended as {completion.stop_reason!r}"
-    s.check(completion)
+    case.check(completion)
 
 
-async def check_drain(s: InferenceSubject) -> None:
+async def check_drain(case: InferenceCase) -> None:
     """A running request ends by itself before ``pause('drain')`` returns."""
-    (task,) = s.start(1, s.longest)
+    (task,) = case.start(1, case.longest)
     await asyncio.sleep(0.03)
-    await s.backend.pause("drain")
+    await case.backend.pause("drain")
     await asyncio.wait([task], timeout=0.02)
     is_over = task.done()
-    await s.backend.resume()
+    await case.backend.resume()
     completion = await task
     assert is_over, "pause('drain') returned while a request was running"
     assert completion.stop_reason == "length", f"drain must not interrupt, got {completion.stop_reason!r}"
-    s.check(completion)
+    case.check(completion)
 
 
-async def check_update_in_flight(s: InferenceSubject) -> None:
+async def check_update_in_flight(case: InferenceCase) -> None:
     """Tokens drawn around an update carry the version they were drawn with."""
-    tasks = s.start(4, s.longest)
+    tasks = case.start(4, case.longest)
     await asyncio.sleep(0.02)
-    await s.update()
-    late = await s.generate(4)
+    await case.update()
+    late = await case.generate(4)
     for completion in [*await asyncio.gather(*tasks), late]:
-        s.check(completion)
-    assert (late.versions == s.version).all(), f"drawn after the update to {s.version}, labelled {late.versions}"
+        case.check(completion)
+    assert (late.versions == case.version).all(), f"drawn after the update to {case.version}, labelled {late.versions}"
 
 
-async def check_idempotent(s: InferenceSubject) -> None:
+async def check_idempotent(case: InferenceCase) -> None:
     """A version the engine holds is acknowledged and not applied again."""
-    await s.backend.update_weights(replace(s.publish(s.version + 1), version=s.version))
-    s.check(await s.generate(6))
+    await case.backend.update_weights(replace(case.publish(case.version + 1), version=case.version))
+    case.check(await case.generate(6))
 
 
-async def check_prefix(s: InferenceSubject) -> None:
+async def check_prefix(case: InferenceCase) -> None:
     """No prefix computed under old weights survives an update."""
-    await s.generate(4)
-    await s.update()
-    s.check(await s.generate(4))
-    await interrupted(s)
-    await s.update()
-    await s.backend.resume()
-    s.check(await s.generate(4))
-    await s.backend.flush_cache()
-    s.check(await s.generate(4))
+    await case.generate(4)
+    await case.update()
+    case.check(await case.generate(4))
+    await interrupted(case)
+    await case.update()
+    await case.backend.resume()
+    case.check(await case.generate(4))
+    await case.backend.flush_cache()
+    case.check(await case.generate(4))
 
 
-async def check_cancel(s: InferenceSubject) -> None:
+async def check_cancel(case: InferenceCase) -> None:
     """A request nobody waits for does not stop the others."""
-    abandoned, kept = s.start(2, min(64, s.longest))
+    abandoned, kept = case.start(2, min(64, case.longest))
     await asyncio.sleep(0.01)
     abandoned.cancel()
-    s.check(await kept)
-    s.check(await s.generate(4))
+    case.check(await kept)
+    case.check(await case.generate(4))
 
 
-async def check_urgent(s: InferenceSubject) -> None:
+async def check_urgent(case: InferenceCase) -> None:
     """A short urgent request overtakes a crowd of long ones, however many run at once."""
-    crowd = s.start(64, s.longest)
+    crowd = case.start(64, case.longest)
     await asyncio.sleep(0)
-    urgent = asyncio.create_task(s.generate(4, is_urgent=True))
+    urgent = asyncio.create_task(case.generate(4, is_urgent=True))
     await asyncio.wait([urgent, *crowd[32:]], return_when=asyncio.FIRST_COMPLETED)
     is_first = urgent.done()
     for task in crowd:
         task.cancel()
     await asyncio.gather(*crowd, return_exceptions=True)
-    s.check(await urgent)
+    case.check(await urgent)
     assert is_first, "an urgent request of 4 tokens waited for the longest ones, which had come before it"
 
 
-async def check_score(s: InferenceSubject) -> None:
+async def check_score(case: InferenceCase) -> None:
     """``score``, where there is one, agrees with the reference."""
-    completion = await s.generate(6)
-    sequence = np.concatenate([s.prompt, completion.token_ids])
+    completion = await case.generate(6)
+    sequence = np.concatenate([case.prompt, completion.token_ids])
     try:
-        scored = await s.backend.score(sequence, temperature=1.0)
+        scored = await case.backend.score(sequence, temperature=1.0)
     except NotImplementedError:
         return
-    difference = np.abs(scored - s.reference(s.version, sequence, 1.0)).max()
-    assert difference <= s.tolerance, f"score differs by {difference:.3g} from the reference, allowed is {s.tolerance}"
+    difference = np.abs(scored - case.reference(case.version, sequence, 1.0)).max()
+    assert difference <= case.tolerance, (
+        f"score differs by {difference:.3g} from the reference, allowed is {case.tolerance}"
+    )
     several = [sequence[:length] for length in range(1, len(sequence) + 1)]
-    together = await asyncio.gather(*(s.backend.score(part, temperature=1.0) for part in several))
+    together = await asyncio.gather(*(case.backend.score(part, temperature=1.0) for part in several))
     for part, alone in zip(several, together, strict=True):
         gap = np.abs(alone - scored[: len(part)]).max()
-        assert gap <= s.tolerance, f"score of {len(part)} tokens differs by {gap:.3g} when many are asked for at once"
+        assert gap <= case.tolerance, (
+            f"score of {len(part)} tokens differs by {gap:.3g} when many are asked for at once"
+        )
 
 
-async def check_score_topk(s: InferenceSubject) -> None:
+async def check_score_topk(case: InferenceCase) -> None:
     """``score_topk``, where there is one, tells likeliest tokens in falling order, with the log-probs ``score`` has."""
     try:
-        token_ids, logprobs = await s.backend.score_topk(s.prompt, k=2, temperature=1.0)
+        token_ids, logprobs = await case.backend.score_topk(case.prompt, k=2, temperature=1.0)
     except NotImplementedError:
         return
-    shape = (len(s.prompt), 2)
+    shape = (len(case.prompt), 2)
     assert token_ids.shape == logprobs.shape == shape, f"score_topk must answer in shape {shape}, got {logprobs.shape}"
     assert not logprobs[0].any(), "score_topk must be 0 for the first token, which nothing precedes"
     assert (np.diff(logprobs[1:], axis=1) <= 0).all(), "score_topk must give the likeliest token first"
     for column in range(2):
-        last = np.concatenate([s.prompt[:-1], token_ids[-1:, column]])
-        expected = s.reference(s.version, last, 1.0)[-1]
+        last = np.concatenate([case.prompt[:-1], token_ids[-1:, column]])
+        expected = case.reference(case.version, last, 1.0)[-1]
         gap = abs(float(logprobs[-1, column] - expected))
-        assert gap <= s.tolerance, f"score_topk differs by {gap:.3g} from the reference, allowed is {s.tolerance}"
+        assert gap <= case.tolerance, f"score_topk differs by {gap:.3g} from the reference, allowed is {case.tolerance}"
 
 
-async def check_close(s: InferenceSubject) -> None:
+async def check_close(case: InferenceCase) -> None:
     """Pending and later requests fail with ConnectionError, none waits for ever."""
-    pending = asyncio.create_task(s.generate(s.longest))
+    pending = asyncio.create_task(case.generate(case.longest))
     await asyncio.sleep(0)
-    await s.backend.close()
-    later = asyncio.create_task(s.generate(1))
+    await case.backend.close()
+    later = asyncio.create_task(case.generate(1))
     for task, name in ((pending, "pending"), (later, "later")):
         try:
             await task
@@ -312,7 +249,7 @@ async def check_close(s: InferenceSubject) -> None:
         assert task is pending, f"a {name} request succeeded after close"
 
 
-Check = Callable[[InferenceSubject], Coroutine[Any, Any, None]]
+Check = Callable[[InferenceCase], Coroutine[Any, Any, None]]
 
 CHECKS: Sequence[Check] = (
     check_budget, check_stop, check_distribution, check_seeds, check_refusals, check_interrupt, check_pause_queues,
@@ -338,22 +275,22 @@ async def check_inference(
         tolerance: of log-probs.
         timeout_s: per rule; a rule that takes longer is broken.
     """
-    subject = InferenceSubject(
+    case = InferenceCase(
         backend=backend, publish=publish, reference=reference, prompt=np.asarray(prompt, np.int64),
         max_length=max_length, tolerance=tolerance, version=first_version - 1,
     )  # fmt: skip
     if refuses_first:
-        await _check_refuses_first(subject, timeout_s)
-    await asyncio.wait_for(subject.update(), timeout_s)
-    broken = [line for check in CHECKS if (line := await _broken(check, subject, timeout_s))]
+        await _check_refuses_first(case, timeout_s)
+    await asyncio.wait_for(case.update(), timeout_s)
+    broken = [line for check in CHECKS if (line := await _broken(check, case, timeout_s))]
     if broken:
         raise AssertionError(f"{type(backend).__name__} breaks {len(broken)} rules:\n" + "\n".join(broken))
 
 
-async def _broken(check: Check, subject: InferenceSubject, timeout_s: float) -> str:
+async def _broken(check: Check, case: InferenceCase, timeout_s: float) -> str:
     """What a check found, in a line; the backend goes on whatever state it was left in."""
     try:
-        await asyncio.wait_for(check(subject), timeout_s)
+        await asyncio.wait_for(check(case), timeout_s)
     except TimeoutError:
         found = f"not over after {timeout_s:g} s ({check.__doc__})"
     except Exception as error:  # noqa: BLE001 - whatever a backend raises is what the report is about
@@ -361,13 +298,13 @@ async def _broken(check: Check, subject: InferenceSubject, timeout_s: float) -> 
     else:
         return ""
     with contextlib.suppress(ConnectionError, TimeoutError):  # a lost engine breaks the next check too
-        await asyncio.wait_for(subject.backend.resume(), timeout_s)
+        await asyncio.wait_for(case.backend.resume(), timeout_s)
     return f"{check.__name__}: {found}"
 
 
-async def _check_refuses_first(subject: InferenceSubject, timeout_s: float) -> None:
+async def _check_refuses_first(case: InferenceCase, timeout_s: float) -> None:
     try:
-        await asyncio.wait_for(subject.generate(1), timeout_s)
+        await asyncio.wait_for(case.generate(1), timeout_s)
     except (RuntimeError, ValueError):
         return
-    raise AssertionError(f"{type(subject.backend).__name__} generated before the first update_weights")
+    raise AssertionError(f"{type(case.backend).__name__} generated before the first update_weights")

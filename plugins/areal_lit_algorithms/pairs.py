@@ -81,12 +81,9 @@ class PairAlgorithm(Algorithm):
             raise ValueError(f"prefers a completion to itself: both sides are {chosen!r:.60}; leave the row out")
 
     def encode(self, prompt: Prompt, codec: TextCodec) -> list[Trajectory]:
-        """The row's two sides, the chosen one first; none if one of them is left out or both are the same."""
-        chosen, rejected = self._sides(prompt.example)
-        if chosen == rejected:
-            return []
-        made = []
-        for sample, (completion, sign) in enumerate(((chosen, 1.0), (rejected, -1.0))):
+        """The row's two sides, the chosen one first; none if one is left out or both, maybe cut off, are the same."""
+        made: list[Trajectory] = []
+        for sample, (completion, sign) in enumerate(zip(self._sides(prompt.example), (1.0, -1.0), strict=True)):
             ids, mask = completed(prompt, completion, codec)
             text = completion if isinstance(completion, str) else codec.decode(ids[mask])
             side = as_trajectory(
@@ -96,7 +93,8 @@ class PairAlgorithm(Algorithm):
             if side is None:
                 return []
             made.append(side)
-        return made
+        chosen, rejected = (side.token_ids.tolist() for side in made)
+        return [] if chosen == rejected else made
 
     def _sides(self, example: Example) -> tuple[Completed, Completed]:
         return self._side(example, self.chosen_field), self._side(example, self.rejected_field)

@@ -74,7 +74,8 @@ def test_drawn_tokens_are_taken_as_they_are(codec: TextCodec) -> None:
         assert side.token_ids.tolist() == [*start, *drawn]
         assert side.loss_mask.tolist() == [False] * len(start) + [True] * len(drawn)
         assert side.text == "1" * drawn.count(one)
-    assert DPO().encode(row(chosen=[one], rejected=[one]), codec) == []
+    for same in ([one], (one,)):
+        assert DPO().encode(row(chosen=[one], rejected=same), codec) == []
 
 
 def test_pairs_stay_together(codec: TextCodec) -> None:
@@ -103,6 +104,13 @@ def test_a_side_that_is_left_out_takes_the_other_with_it(codec: TextCodec) -> No
     assert [(len(side.token_ids), side.stop_reason) for side in cut] == [(short, "stop"), (short, "length")]
     assert DPO(max_length=2, too_long="truncate").encode(uneven, codec) == []
     assert DPO().encode(row(chosen="3", rejected="3"), codec) == []
+
+
+def test_sides_that_are_the_same_once_they_are_cut_off_compare_nothing(codec: TextCodec) -> None:
+    late = row("1+2=", chosen="34", rejected="35")
+    length = len(DPO().encode(late, codec)[0].token_ids)
+    assert len(DPO(max_length=length - 1, too_long="truncate").encode(late, codec)) == 2
+    assert DPO(max_length=length - 2, too_long="truncate").encode(late, codec) == []
 
 
 def test_rows_that_are_no_preference_are_refused(codec: TextCodec) -> None:

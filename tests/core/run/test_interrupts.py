@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 
 import pytest
 
@@ -48,12 +50,40 @@ def test_a_run_started_with_nohup_goes_on_when_its_terminal_closes() -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+class InterruptedAsItGoes:
+    """A signal arrives while Python destroys the object, where no exception can be raised."""
+
+    def __del__(self) -> None:
+        send(signal.SIGTERM)
+
+
+def test_an_interrupt_that_nobody_could_catch_comes_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with Interrupts(lambda: None):
+        InterruptedAsItGoes()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_else_nobody_could_catch_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    with Interrupts(lambda: None):
+        Broken()
+    assert told == ["broken"]
+
+
 def test_handlers_are_put_back() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
+    before = [*(signal.getsignal(number) for number in numbers), sys.unraisablehook]
     with Interrupts(lambda: None):
         assert signal.getsignal(signal.SIGTERM) not in before
-    assert [signal.getsignal(number) for number in numbers] == before
+        assert sys.unraisablehook not in before
+    assert [*(signal.getsignal(number) for number in numbers), sys.unraisablehook] == before
 
 
 def test_outside_the_main_thread_nothing_is_taken_over() -> None:

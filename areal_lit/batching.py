@@ -24,23 +24,26 @@ def pack(
     *,
     algorithm_columns: Mapping[str, Dim] | None = None,
     source_names: Sequence[str] = (),
+    needs_rewards: bool = True,
 ) -> TokenBatch:
     """One batch of everything in ``groups``, in order, with every core column that trajectories know.
 
     Members of one atom are moved next to each other. ``loss_mask`` is False throughout unscored samples: those
-    with a reason in ``unscored`` or a reward that isn't finite. A sample that nobody was to score (offline data)
-    counts as scored with reward 0. ``turn`` is 0 on the generated tokens of single-turn trajectories.
+    with a reason in ``unscored`` or a reward that isn't finite. A sample that nobody was to score (offline data,
+    rollouts whose rewards are not needed) counts as scored with reward 0. ``turn`` is 0 on the generated tokens of
+    single-turn trajectories.
 
     Args:
         algorithm_columns: what the algorithm declares; ``Trajectory.columns`` may fill them.
         source_names: the run's sources; ``source`` indexes into it (0 when empty).
+        needs_rewards: a rollout that has neither a reward nor a reason why is malformed.
 
     Raises:
         ValueError: for malformed trajectories, naming the prompt and the sample.
     """
     dims = declared_dims(algorithm_columns or {})
     trajectories, atom_S = in_atom_order(groups)
-    check_trajectories(trajectories)
+    check_trajectories(trajectories, needs_rewards=needs_rewards)
     filled = core_columns(trajectories, source_names)
     filled["atom"] = atom_S
     filled |= own_columns(trajectories, dims, filled)

@@ -49,12 +49,12 @@ def in_atom_order(groups: Sequence[Group]) -> tuple[list[Trajectory], IntArray]:
     return trajectories, np.array(atom_S, dtype=np.int64)
 
 
-def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
+def check_trajectories(trajectories: Sequence[Trajectory], *, needs_rewards: bool) -> None:
     """Raise ValueError for the first malformed trajectory, naming its prompt and sample."""
     someone_has_reward = any(t.reward is not None for t in trajectories)
     for t in trajectories:
         n = len(t.token_ids)
-        is_rollout = t.oldest_version is not None
+        is_to_be_scored = needs_rewards and (someone_has_reward or t.oldest_version is not None)
         lengths = {"loss_mask": len(t.loss_mask), "logprobs": len(t.logprobs), "versions": len(t.versions)}
         if t.turn_ids is not None:
             lengths["turn_ids"] = len(t.turn_ids)
@@ -69,7 +69,7 @@ def check_trajectories(trajectories: Sequence[Trajectory]) -> None:
             problem = "has step_scores at tokens that the policy did not choose; give each to its step's last token"
         elif t.loss_mask[0]:
             problem = "trains its first token, which nothing precedes; set loss_mask[0] False or begin with a prompt"
-        elif (is_rollout or someone_has_reward) and t.reward is None and not t.unscored:
+        elif is_to_be_scored and t.reward is None and not t.unscored:
             problem = "has neither a reward nor a reason in `unscored`, which is not zero; score it, or say why not"
         else:
             continue

@@ -52,7 +52,8 @@ class Trainer:
         inference: where tokens come from; not for offline algorithms.
         transport: how weights reach the engine.
         workflow: one episode; sources of a mixture may bring their own.
-        reward: scores trajectories; sources of a mixture may bring their own.
+        reward: scores trajectories; sources of a mixture may bring their own. What learns without rewards (pure
+            distillation) needs one for evaluations only.
         rollout: how many prompts and samples, how far off-policy, with what deadlines.
         rewarding: the pool of processes that rewards run in.
         sync: when weights are handed over and how that is checked.

@@ -45,6 +45,11 @@ class Algorithm(Component):
         return frozenset()
 
     @property
+    def uses_rewards(self) -> bool:
+        """Whether what it learns depends on rewards; where it does not, a run needs none, and reports what it has."""
+        return not self.offline
+
+    @property
     def columns(self) -> Mapping[str, Dim]:
         """Columns this algorithm adds to the batch, with each one's dimension: ``{"advantage": "T"}``."""
         return {}

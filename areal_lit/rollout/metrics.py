@@ -69,15 +69,10 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
     staleness = step - versions[versions >= 0]
     generated = np.concatenate([t.loss_mask for t in trajectories])
     logprobs = np.concatenate([t.logprobs for t in trajectories])[generated]
-    rewards = [group.rewards for group in groups]
-    scored = [reward for of_group in rewards for reward in of_group]
     length = float(generated.sum())
     num = len(trajectories)
-    metrics = [
-        Metric(name="rollout/reward", sum=sum(scored), count=len(scored)),
-        Metric(
-            name="rollout/equal_rewards", sum=sum(len(r) > 0 and min(r) == max(r) for r in rewards), count=len(groups)
-        ),
+    metrics = _reward_metrics([group.rewards for group in groups])
+    metrics += [
         Metric(name="rollout/groups", sum=len(groups), reduction="sum"),
         Metric(name="rollout/length", sum=length, count=num),
         Metric(name="rollout/tokens", sum=length, reduction="sum"),
@@ -95,6 +90,18 @@ def consumed_metrics(groups: Sequence[Group], step: int, *, by_source: bool) -> 
     if by_source:
         metrics += _source_metrics(groups)
     return [*metrics, *_reported(groups)]
+
+
+def _reward_metrics(rewards: Sequence[Sequence[float]]) -> list[Metric]:
+    """Of groups' rewards; nothing where nobody was scored."""
+    scored = [reward for of_group in rewards for reward in of_group]
+    if not scored:
+        return []
+    num_equal = sum(len(of_group) > 0 and min(of_group) == max(of_group) for of_group in rewards)
+    return [
+        Metric(name="rollout/reward", sum=sum(scored), count=len(scored)),
+        Metric(name="rollout/equal_rewards", sum=num_equal, count=len(rewards)),
+    ]
 
 
 def _source_metrics(groups: Sequence[Group]) -> list[Metric]:

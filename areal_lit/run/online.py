@@ -52,7 +52,10 @@ class Online:
         self._sources = sources
         self._codec = codec
         self._backend = trainer.inference
-        rewards = rewards_by_key(trainer.reward, {"source": sources, "evaluation set": evaluation_sources})
+        scored = {"source": sources, "evaluation set": evaluation_sources}
+        if trainer.algorithm.uses_rewards:
+            require_rewards(trainer.reward, scored)
+        rewards = rewards_by_key(trainer.reward, scored)
         self._scorer = Scorer(
             trainer.rewarding,
             rewards=rewards,
@@ -145,8 +148,9 @@ class Online:
         self._alarm.check_metrics(metrics, step)
 
     def evaluate(self, prompts: Sequence[Prompt], source: Source, *, timeout_s: float) -> list[Group] | None:
-        """A group per prompt; None when the run is asked to stop meanwhile."""
+        """A group per prompt; None when the run is asked to stop meanwhile. Raises ValueError where nothing scores."""
         settings = self._trainer.evaluation
+        require_rewards(self._trainer.reward, {"evaluation set": {prompts[0].source: source}})
         return self._loop.evaluate(
             [(prompt, source) for prompt in prompts],
             samples=settings.samples,
@@ -191,25 +195,27 @@ def _loaded_config(spec: ModelSpec) -> Mapping[str, Any]:
     return {}
 
 
-def rewards_by_key(default: Reward | None, sources: Mapping[str, Mapping[str, Source]]) -> dict[str, Reward]:
-    """Every reward of a run once, under a key that says what it scores.
+Sources = Mapping[str, Mapping[str, Source]]
+"""Kind of source -> name -> source."""
 
-    Args:
-        default: the trainer's.
-        sources: kind of source -> name -> source.
 
-    Raises:
-        ValueError: for sources that nothing would score.
-    """
-    rewards: dict[str, Reward] = {} if default is None else {"default": default}
-    missing = []
-    for kind, named in sources.items():
-        for name, source in named.items():
-            reward = default if source.reward is None else source.reward
-            if reward is None:
-                missing.append(f"{kind} {name}")
-            elif not any(reward is known for known in rewards.values()):
-                rewards[f"{kind} {name}"] = reward
+def require_rewards(default: Reward | None, sources: Sources) -> None:
+    """Raise ValueError for sources that neither bring a reward of their own nor have the trainer's."""
+    missing = [
+        f"{kind} {name}"
+        for kind, named in sources.items()
+        for name, source in named.items()
+        if source.reward is None and default is None
+    ]
     if missing:
         raise ValueError(f"nothing scores {', '.join(missing)}: name a reward, or give these sources their own")
+
+
+def rewards_by_key(default: Reward | None, sources: Sources) -> dict[str, Reward]:
+    """Every reward of a run once, the trainer's and those of sources, under a key that says what it scores."""
+    rewards: dict[str, Reward] = {} if default is None else {"default": default}
+    for kind, named in sources.items():
+        for name, source in named.items():
+            if source.reward is not None and not any(source.reward is known for known in rewards.values()):
+                rewards[f"{kind} {name}"] = source.reward
     return rewards

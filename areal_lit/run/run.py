@@ -249,7 +249,10 @@ class Run:
 
     def _prepared(self, groups: Sequence[Group]) -> TokenBatch:
         algorithm = self.trainer.algorithm
-        batch = pack(groups, algorithm_columns=algorithm.columns, source_names=self._data.source_names)
+        batch = pack(
+            groups, algorithm_columns=algorithm.columns, source_names=self._data.source_names,
+            needs_rewards=algorithm.uses_rewards,
+        )  # fmt: skip
         batch = batch.with_scalars(step=float(self.trainer.step))
         return algorithm.prepare(with_model_columns(batch, algorithm, self._models))
 

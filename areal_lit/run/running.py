@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from areal_lit.collector import collected_later
 from areal_lit.logs import shown_on_terminal
 from areal_lit.recipes.warm_up import warm_up_for
-from areal_lit.validation import BrokenRules, broken_rules, start_rules
+from areal_lit.validation import BrokenRules, broken_rules, evaluation_rules, start_rules
 
 if TYPE_CHECKING:
     from areal_lit.run.run import Run
@@ -47,7 +47,8 @@ def evaluating(trainer: Trainer, *, checkpoint: str | None) -> Iterator[Run]:
     if checkpoint is not None and (Path(checkpoint) / "config.json").is_file():
         trainer, checkpoint = _with_policy_from(trainer, Path(checkpoint)), None
     with shown_on_terminal():
-        _check([*broken_rules(trainer), *start_rules(trainer, checkpoint)])
+        rules = [*broken_rules(trainer), *evaluation_rules(trainer), *start_rules(trainer, checkpoint)]
+        _check(list(dict.fromkeys(rules)))
         with warm_up_for(trainer):
             with collected_later():
                 from areal_lit.run.lifecycle import Lifecycle

@@ -24,7 +24,7 @@ from areal_lit.testing.algorithm_invariances import (
     check_splits,
     check_untrained_tokens,
 )
-from areal_lit.testing.algorithm_rewards import check_direction, check_hostile_rewards
+from areal_lit.testing.algorithm_rewards import check_direction, check_hostile_rewards, check_unused_rewards
 from areal_lit.testing.toy import ExtraColumns, RaggedGroups
 from areal_lit.types import Group
 
@@ -48,7 +48,7 @@ def check_algorithm(
         pairs: its atoms are pairs of trajectories (DPO, reward models).
         columns: what ``encode`` puts into ``Trajectory.columns``, for offline algorithms.
         raises_good: whether a reward above its group's must raise a sample's log-prob; by default for
-            online algorithms that train a policy.
+            algorithms that use rewards and train a policy.
         ranks: from ``started_ranks``: processes on which an optimizer step must be what it is on one.
         rounds: random batches per check.
     """
@@ -66,7 +66,9 @@ def check_algorithm(
         check_untrained_tokens(case)
         if not algorithm.offline:
             check_hostile_rewards(case)
-    should_raise = not algorithm.offline and "policy" in algorithm.heads if raises_good is None else raises_good
+        if not algorithm.uses_rewards:
+            check_unused_rewards(case)
+    should_raise = algorithm.uses_rewards and "policy" in algorithm.heads if raises_good is None else raises_good
     if should_raise:
         check_direction(AlgorithmCase(algorithm=algorithm, draw=draw, seed=seed))
     if ranks is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from areal_lit.batching import pack
-from areal_lit.testing.algorithm_case import COLUMNS_OF_NEED, AlgorithmCase
+from areal_lit.testing.algorithm_case import COLUMNS_OF_NEED, AlgorithmCase, assert_same
 from areal_lit.testing.toy import NEWEST_VERSION
 from areal_lit.token_batch import Loss, weighted_sum
 from areal_lit.types import Trajectory
@@ -45,6 +45,14 @@ def check_hostile_rewards(case: AlgorithmCase) -> None:
     nothing = case.packed(groups[2:3])
     for role, gradient in case.step(nothing).gradients.items():
         assert not bool(gradient.any()), f"a step without any scored sample has a gradient for role {role!r}"
+
+
+def check_unused_rewards(case: AlgorithmCase) -> None:
+    """What says that it uses no rewards learns the same whatever they are."""
+    groups = case.groups()
+    others = [replace(group, trajectories=tuple(map(_otherwise_rewarded, group.trajectories))) for group in groups]
+    first, second = (replace(case.step(case.packed(each)), metrics={}) for each in (groups, others))
+    assert_same(first, second, "`uses_rewards` is False, and the gradient depends on rewards")
 
 
 def check_direction(case: AlgorithmCase) -> None:
@@ -86,6 +94,12 @@ def check_direction(case: AlgorithmCase) -> None:
     assert bool((slope_S[bad] > 0).all()), (
         "a negative advantage does not lower the log-prob: the loss has the wrong sign"
     )
+
+
+def _otherwise_rewarded(trajectory: Trajectory) -> Trajectory:
+    reward = None if trajectory.reward is None else 3.0 - 2.0 * trajectory.reward * (trajectory.sample + 1)
+    turn_rewards = tuple(number - reward for number, reward in enumerate(trajectory.turn_rewards))
+    return replace(trajectory, reward=reward, turn_rewards=turn_rewards)
 
 
 def _of_one_token(trajectory: Trajectory) -> Trajectory:

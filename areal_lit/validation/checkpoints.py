@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 
+def evaluates_steps(trainer: Trainer) -> bool:
+    """Whether steps may be evaluated, as the recipe or a callback decides."""
+    is_decided_elsewhere = any(hasattr(callback, "should_evaluate") for callback in trainer.callbacks or ())
+    return trainer.evaluation.every_steps > 0 or trainer.evaluation.at_end or is_decided_elsewhere
+
+
 def checkpoint_rules(trainer: Trainer) -> Iterator[str]:
     """``checkpoint.best`` names a set and a metric that there will be, as far as is known before data is loaded."""
     best, evaluation = trainer.checkpoint.best, trainer.evaluation
     if best is None:
         return
-    is_decided_elsewhere = any(hasattr(callback, "should_evaluate") for callback in trainer.callbacks or ())
-    if not (evaluation.every_steps or evaluation.at_end or is_decided_elsewhere):
+    if not evaluates_steps(trainer):
         yield "checkpoint.best needs evaluations, and there are none; set evaluation.every_steps"
     known = evaluation_names(trainer.data, evaluation.data)
     if known is not None and best.set not in known:

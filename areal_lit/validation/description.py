@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_lit.models import resolve
-from areal_lit.validation.walk import engine_specs, roles
+from areal_lit.validation.walk import engine_specs, has_rewards, roles
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -21,7 +21,7 @@ def describe(trainer: Trainer) -> list[str]:
         note = "" if Path(resolve(role.model.path)).exists() else " (a hub model; not checked)"
         lines.append(f"{name}: {type(role.strategy).__name__} of {role.model.path}{note}, {where}")
     lines += [f"{spec.name}: {trainer.launcher.describe(spec.name, 1)}" for spec in engine_specs(trainer)]
-    if not trainer.algorithm.offline:
+    if has_rewards(trainer):
         where = "this process" if trainer.launcher.in_process else f"{trainer.rewarding.num_workers} processes"
         lines.append(f"rewards: {where}")
     return lines

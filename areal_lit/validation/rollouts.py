@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from areal_lit.contracts import Reward
 from areal_lit.rewarding import check_travels
+from areal_lit.validation.checkpoints import evaluates_steps
 from areal_lit.validation.lengths import length_rules
 from areal_lit.validation.walk import components, data_modules
 
@@ -44,13 +45,35 @@ def online_rules(trainer: Trainer) -> Iterator[str]:
     yield from _transport_rules(trainer)
 
 
-def _reward_rules(trainer: Trainer) -> Iterator[str]:
+def unscored_sources(trainer: Trainer) -> Sequence[str]:
+    """Names of training data that nothing scores, which only algorithms that use no rewards may have."""
+    return () if trainer.algorithm.uses_rewards or trainer.reward is not None else trainer.data.unrewarded()
+
+
+def evaluation_rules(trainer: Trainer) -> Iterator[str]:
+    """An evaluation of rollouts says what their rewards are, also for an algorithm that learns without any."""
+    if trainer.algorithm.offline or trainer.algorithm.uses_rewards or trainer.reward is not None:
+        return
     for path, module in data_modules(trainer).items():
-        if trainer.reward is None and (names := module.unrewarded()):
+        if (names := module.unrewarded()) and module.evaluation_names() != []:
             yield (
-                f"reward is missing: {path} leaves scoring {', '.join(names)} to it; name one, or give each source of "
-                "a mixture its own"
+                f"reward is missing: {type(trainer.algorithm).__name__} learns without one, but an evaluation reports "
+                f"rewards, and {path} leaves scoring {', '.join(names)} to it; name one, or leave evaluations out "
+                "(evaluation: null)"
             )
+
+
+def _reward_rules(trainer: Trainer) -> Iterator[str]:
+    if not trainer.algorithm.uses_rewards:
+        if trainer.evaluation.at_start or evaluates_steps(trainer):
+            yield from evaluation_rules(trainer)
+    elif trainer.reward is None:
+        for path, module in data_modules(trainer).items():
+            if names := module.unrewarded():
+                yield (
+                    f"reward is missing: {path} leaves scoring {', '.join(names)} to it; name one, or give each source "
+                    "of a mixture its own"
+                )
     if trainer.launcher.in_process:
         return
     untravelled: list[str] = []

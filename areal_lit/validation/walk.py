@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from areal_lit.contracts import Component, DataModule, ProcessSpec
+from areal_lit.contracts import Component, DataModule, ProcessSpec, Reward
 from areal_lit.recipes.schema import parameters_of
 from areal_lit.roles import Role
 from areal_lit.types import ModelSpec
@@ -57,6 +57,12 @@ def engine_specs(trainer: Trainer) -> list[ProcessSpec]:
     if trainer.teacher_server is not None:
         specs += trainer.teacher_server.processes(seed=seed, deterministic=deterministic)
     return specs
+
+
+def has_rewards(trainer: Trainer) -> bool:
+    """Whether rollouts are scored, as far as the recipe says."""
+    is_scored = any(isinstance(component, Reward) for component in components(trainer).values())
+    return not trainer.algorithm.offline and (is_scored or trainer.algorithm.uses_rewards)
 
 
 def data_modules(trainer: Trainer) -> dict[str, DataModule]:

@@ -243,6 +243,8 @@ class PolicyGradient(Algorithm):
         return Loss(values=values_T, metrics=metrics)
 
     def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
+        if not self.uses_rewards:
+            return ()
         mask_T = batch["loss_mask"]
         metrics = [
             *count_groups(self.reward_shaping(batch), batch).metrics(),
@@ -265,11 +267,6 @@ class PolicyGradient(Algorithm):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._kl_weight.load_state_dict(state)
-
-    @property
-    def uses_rewards(self) -> bool:
-        """Whether advantages enter the loss."""
-        return True
 
     @property
     def uses_proximal(self) -> bool:

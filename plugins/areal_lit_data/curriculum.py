@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import DataModule, Preview, RowSampler, Source
 from areal_lit.text import TextCodec
+from areal_lit.validation import unscored_sources
 
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
@@ -48,6 +49,11 @@ class Curriculum(DataModule):
         if trainer.algorithm.offline:
             yield (
                 f"curriculum learns from rewards, and {type(trainer.algorithm).__name__} has none; name the data "
+                "within it directly"
+            )
+        elif names := unscored_sources(trainer):
+            yield (
+                f"curriculum learns from rewards, and nothing scores {', '.join(names)}; name a reward, or the data "
                 "within it directly"
             )
 

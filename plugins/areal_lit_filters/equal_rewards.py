@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from areal_lit.contracts.filter import Filter
 from areal_lit.types import Group
+from areal_lit.validation import unscored_sources
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
 
 
 class EqualRewards(Filter):
@@ -22,6 +27,10 @@ class EqualRewards(Filter):
         if not 0 <= tolerance < math.inf:
             raise ValueError(f"tolerance must be finite and >= 0, got {tolerance}")
         self.tolerance = tolerance
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if names := unscored_sources(trainer):
+            yield f"equal_rewards compares rewards, and nothing scores {', '.join(names)}; name a reward, or remove it"
 
     def accept(self, group: Group) -> bool:
         """Whether rewards of the scored members, or of their turns and steps, spread; a single one does not."""

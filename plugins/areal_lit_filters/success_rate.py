@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from areal_lit.contracts.filter import Filter
 from areal_lit.types import Group
+from areal_lit.validation import unscored_sources
+
+if TYPE_CHECKING:
+    from areal_lit.trainer import Trainer
 
 
 class SuccessRate(Filter):
@@ -25,6 +31,10 @@ class SuccessRate(Filter):
         self.low = low
         self.high = high
         self.threshold = threshold
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        if names := unscored_sources(trainer):
+            yield f"success_rate judges rewards, and nothing scores {', '.join(names)}; name a reward, or remove it"
 
     def accept(self, group: Group) -> bool:
         """Whether the success rate is within bounds; a group without scored samples is not."""

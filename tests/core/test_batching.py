@@ -141,6 +141,15 @@ def test_a_rollout_that_nobody_scored_is_refused_and_no_zero() -> None:
         pack([group(trajectory([1, 2], [0, 1], reward=None, versions=np.array([-1, 3])))])
 
 
+def test_rollouts_whose_rewards_are_not_needed_are_trained_with_or_without_one() -> None:
+    bare = trajectory([1, 2], [0, 1], reward=None, versions=np.array([-1, 3]))
+    lost = trajectory([1, 2], [0, 1], reward=None, unscored="timeout", sample=2)
+    batch = pack([group(bare, trajectory([3, 4], [0, 1], sample=1), lost)], needs_rewards=False)
+    assert batch["scored"].tolist() == [True, True, False]
+    assert batch["reward"].tolist() == [0.0, 1.0, 0.0]
+    assert batch["loss_mask"].tolist() == [False, True, False, True, False, False]
+
+
 def test_columns_of_trajectories_land_in_declared_columns() -> None:
     members = [
         trajectory([1, 2], [0, 1], atom=0, columns={"gap": np.array([0.0, i]), "sign": i, "pair": 10 + i})

@@ -45,6 +45,12 @@ class Sound(Algorithm):
         return Loss(values=-ratio * batch["advantage"].where(mask, 0.0), metrics=(masked_metric("r", ratio, mask),))
 
 
+class Indifferent(Sound):
+    """Says that rewards do not matter, and learns from them."""
+
+    uses_rewards: Any = False
+
+
 class MicrobatchMean(Sound):
     def policy(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
         loss = super().policy(outputs, batch)
@@ -280,6 +286,7 @@ def test_a_sound_algorithm_passes() -> None:
 @pytest.mark.parametrize(
     ("mutant", "rule"),
     [
+        (Indifferent, "`uses_rewards` is False, and the gradient depends on rewards"),
         (MicrobatchMean, "depends on micro-batches"),
         (MicrobatchBaseline, "depends on micro-batches"),
         (GroupsByStride, "order of samples"),

@@ -15,14 +15,17 @@ from areal_lit.rollout import Warmup
 from areal_lit.testing import tiny_spec
 from areal_lit.text import TextCodec
 from areal_lit.types import Example, ModelSpec
-from areal_lit.validation import broken_rules, components
+from areal_lit.validation import BrokenRules, broken_rules, components, describe
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.sft import SFT
 from areal_lit_callbacks.progress import Progress
 from areal_lit_data.arithmetic import Arithmetic
+from areal_lit_data.curriculum import Curriculum
 from areal_lit_data.jsonl import Jsonl
 from areal_lit_data.mixture import Mixture, MixtureSource
+from areal_lit_filters.equal_rewards import EqualRewards
 from areal_lit_filters.length import Length
+from areal_lit_filters.success_rate import SuccessRate
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
 from areal_lit_launchers.local import Local
@@ -258,6 +261,43 @@ def test_each_broken_rule_is_named_once(name: str) -> None:
 def test_all_broken_rules_are_told_at_once() -> None:
     broken = broken_rules(trainer(max_steps=0, name="", reward=None))
     assert len(broken) == 3
+
+
+class Imitation(GRPO):
+    """Learns without rewards."""
+
+    uses_rewards: Any = False
+
+
+@pytest.mark.parametrize("evaluation", [{"at_start": True}, {"every_steps": 1}, {"at_end": True}])
+def test_what_learns_without_rewards_needs_one_for_evaluations_alone(evaluation: Mapping[str, Any]) -> None:
+    bare: dict[str, Any] = {"algorithm": Imitation(), "reward": None}
+    assert broken_rules(trainer(**bare)) == []
+    (rule,) = broken_rules(trainer(**bare, evaluation=Evaluation(**evaluation)))
+    assert rule.startswith("reward is missing: Imitation learns without one, but an evaluation reports rewards, and ")
+    assert broken_rules(trainer(**bare, data=Arithmetic(num_eval=0), evaluation=Evaluation(**evaluation))) == []
+    with pytest.raises(BrokenRules, match="an evaluation reports rewards"):
+        trainer(**bare).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"filters": [EqualRewards()]}, "equal_rewards compares rewards, and nothing scores Arithmetic"),
+        ({"filters": [SuccessRate()]}, "success_rate judges rewards, and nothing scores Arithmetic"),
+        ({"data": Curriculum(data=Arithmetic())}, "curriculum learns from rewards, and nothing scores Arithmetic"),
+    ],
+)
+def test_what_judges_rewards_needs_some(changes: Mapping[str, Any], told: str) -> None:
+    (rule,) = broken_rules(trainer(algorithm=Imitation(), reward=None, **changes))
+    assert told in rule
+    assert broken_rules(trainer(algorithm=Imitation(), **changes)) == []
+
+
+def test_only_rewards_that_there_are_are_described() -> None:
+    assert "rewards: 2 processes" in describe(trainer())
+    assert "rewards: 2 processes" in describe(trainer(algorithm=Imitation()))
+    assert not any(line.startswith("rewards") for line in describe(trainer(algorithm=Imitation(), reward=None)))
 
 
 def test_one_strategy_object_in_two_roles_is_refused() -> None:

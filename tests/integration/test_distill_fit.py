@@ -66,3 +66,17 @@ def test_a_teacher_that_dies_ends_the_run(tmp_path: Path) -> None:
     run.callbacks = [AtStep(2, kill)]
     with pytest.raises(ProcessDied, match="teacher-engine-0"):
         run.fit()
+
+
+@pytest.mark.slow
+def test_without_a_reward_it_learns_the_same(tmp_path: Path) -> None:
+    here = {"launcher": "inline", "transport": "memory", "deterministic": True, "max_steps": 2}
+    scored, bare = (
+        rows(recipes.load("quickstart_distill", SMALL, {**here, "runs_dir": str(tmp_path / name), **changes}).fit())
+        for name, changes in {"scored": {}, "bare": {"reward": None}}.items()
+    )
+    assert all(float(row["rollout/reward"]) >= 0 for row in scored)
+    assert not any(name.startswith(("rollout/reward", "rollout/equal")) for row in bare for name in row)
+    assert [row["rollout/unscored"] for row in bare] == ["0", "0"]
+    for name in ("train/loss", "train/grad_norm", "train/teacher_divergence"):
+        assert [row[name] for row in bare] == [row[name] for row in scored]

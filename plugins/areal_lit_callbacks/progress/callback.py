@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from areal_lit import hookimpl
 from areal_lit.contracts import Callback
-from areal_lit.validation import roles
+from areal_lit.validation import has_rewards, roles
 from areal_lit_callbacks.progress.course import Course
 from areal_lit_callbacks.progress.lines import Lines
 from areal_lit_callbacks.progress.notebook import Notebook
@@ -66,7 +66,8 @@ class Progress(Callback):
         self._course = Course(trainer)
         self._screen = self.screen(self._course)
         parts = [*roles(trainer), *(["teacher's server"] if trainer.teacher_server is not None else [])]
-        parts += [] if trainer.algorithm.offline else ["engine", "rewards"]
+        parts += [] if trainer.algorithm.offline else ["engine"]
+        parts += ["rewards"] if has_rewards(trainer) else []
         self._screen.start(", ".join(parts))
 
     @hookimpl

@@ -10,7 +10,7 @@ import pytest
 from areal_lit import recipes
 from areal_lit.contracts import Source
 from areal_lit.roles import Role
-from areal_lit.run.online import limits_of, rewards_by_key
+from areal_lit.run.online import limits_of, require_rewards, rewards_by_key
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit.types import Example
 from areal_lit.validation import sequence_limit
@@ -44,7 +44,8 @@ def test_a_reward_of_several_sources_is_one() -> None:
 def test_sources_that_nothing_scores_are_named() -> None:
     kinds = {"source": {"a": source(ExactMatch()), "b": source()}, "evaluation set": {"c": source()}}
     with pytest.raises(ValueError, match="nothing scores source b, evaluation set c"):
-        rewards_by_key(None, kinds)
+        require_rewards(None, kinds)
+    require_rewards(ExactMatch(), kinds)
     assert list(rewards_by_key(ExactMatch(), kinds)) == ["default", "source a"]
 
 

@@ -15,7 +15,6 @@ from areal_lit.testing.algorithm_ranks import Ranks, check_ranks
 from areal_lit.testing.toy import RaggedGroups
 from areal_lit_algorithms.pairs import PairAlgorithm
 from areal_lit_algorithms.pieces.shaping import Overlong, Shaping
-from areal_lit_algorithms.policy_gradient import PolicyGradient
 from areal_lit_launchers.local import Local
 
 pytestmark = pytest.mark.slow
@@ -42,8 +41,6 @@ def test_every_algorithm_conforms_on_two_ranks(ranks: Ranks) -> None:
         kind: dict[str, Any] = {}
         if isinstance(algorithm, PairAlgorithm):
             kind = {"pairs": True, "columns": lambda rng, index, n: {"sign": 1.0 - 2.0 * index}}
-        elif isinstance(algorithm, PolicyGradient):
-            kind = {"raises_good": algorithm.uses_rewards}
         try:
             check_algorithm(algorithm, ranks=ranks, rounds=1, **kind)
         except (AssertionError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Rewarding: trajectories in, scored trajectories out, whatever the reward does.
+"""Scorer: trajectories in, scored trajectories out, whatever the reward does.
 
 ``def score`` runs in a pool of processes that can be killed, ``async def score`` on the event loop. A reward that
 cannot be had is never a zero: it is tried again, then dropped or raised, and counted by the class of its reason.

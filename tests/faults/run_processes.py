@@ -12,7 +12,7 @@ import psutil
 from child_processes import END_TIMEOUT_S
 
 MARK = "AREAL_LIT_FAULT_RUN"
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 240.0
 
 
 def marked(directory: Path) -> dict[str, str]:

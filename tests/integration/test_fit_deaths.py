@@ -28,7 +28,6 @@ def kill(name: str, number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)  # the waits themselves may take 30 minutes
 @pytest.mark.parametrize(
     ("name", "number", "hang_timeout_s", "says"),
     [

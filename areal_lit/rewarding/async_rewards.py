@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 
+from areal_lit.cancellation import is_cancelled
 from areal_lit.contracts.reward import Reward
 from areal_lit.rewarding.calls import Outcome, RewardError, describe, judge_of
 from areal_lit.rewarding.metrics import RewardCounters
@@ -39,13 +40,18 @@ class AsyncRewards:
         return outcome
 
     async def _call(self, reward: Reward, trajectory: Trajectory) -> Outcome:
+        timeout = asyncio.timeout(self._settings.timeout_s)
         try:
-            score = await asyncio.wait_for(reward.score(trajectory), self._settings.timeout_s)  # type: ignore[arg-type]
+            async with timeout:
+                score = await reward.score(trajectory)  # type: ignore[misc]
             return judge_of(trajectory, score)
-        except TimeoutError:
-            return Outcome(kind="timeout", reason=f"no result within {self._settings.timeout_s} s")
-        # Rewards are the user's code: whatever they raise leaves this call unscored and counted.
-        except Exception as error:  # noqa: BLE001
+        # Rewards are the user's code: whatever they raise, and what was cancelled that they awaited, leaves this call
+        # unscored and counted.
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            if timeout.expired():
+                return Outcome(kind="timeout", reason=f"no result within {self._settings.timeout_s} s")
             return Outcome(kind="error", reason=describe(error))
 
     def _note_hung(self, key: str, outcome: Outcome) -> None:

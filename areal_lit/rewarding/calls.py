@@ -102,9 +102,12 @@ def call(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
 def _call_group(reward: GroupReward, trajectories: Sequence[Trajectory]) -> list[Outcome]:
     try:
         scores = reward.score_group(trajectories)
-        if len(scores) == len(trajectories):
+        if isinstance(scores, str | Mapping) or not hasattr(scores, "__getitem__"):
+            reason = f"score_group returned {type(scores).__name__}; return a list of scores, in order"
+        elif len(scores) == len(trajectories):
             return list(map(judge_of, trajectories, scores))
-        reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
+        else:
+            reason = f"score_group returned {len(scores)} scores for {len(trajectories)} trajectories; return one each"
         outcome = Outcome(kind="invalid", reason=reason)
     # As for a single call; the whole group is unscored.
     except BaseException as error:  # noqa: BLE001

@@ -7,15 +7,15 @@ as the ``rollout_error`` hook says; none is ever turned into a reward.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from areal_lit.collation import branch_problem, turn_problem
+from areal_lit.cancellation import is_cancelled
 from areal_lit.rollout.episodes import RolloutEpisode
-from areal_lit.rollout.limits import PromptTooLong, token_problem
+from areal_lit.rollout.limits import PromptTooLong
 from areal_lit.rollout.plans import GroupPlan
+from areal_lit.rollout.results import checked
 from areal_lit.rollout.settings import Rollout
 from areal_lit.types import Group, Trajectory
 
@@ -59,7 +59,15 @@ class GroupRunner:
         """All episodes of one prompt, scored. Raises only what is to end the run."""
         finished = FinishedGroup()
         episodes = [self._episode(plan, sample, finished) for sample in range(plan.samples)]
-        results = await asyncio.gather(*episodes)
+        try:
+            results = await asyncio.gather(*episodes)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise RuntimeError(
+                f"workflow {type(plan.workflow).__name__} cancelled its own task in an episode of row "
+                f"{plan.prompt.row} of source {plan.prompt.source!r}; cancel only tasks that the workflow started"
+            ) from error
         trajectories = [trajectory for result in results for trajectory in result]
         if plan.reward is not None and trajectories:
             trajectories = await self._score(plan, trajectories)
@@ -78,10 +86,14 @@ class GroupRunner:
             try:
                 async with timeout:
                     result = await plan.workflow.run(plan.prompt, episode)
-                trajectories = _checked(plan, sample, result)
-            # a workflow is any code, and sys.exit in it is no order to this process; rollout_error decides, failures
-            # are counted
-            except (Exception, SystemExit) as error:  # noqa: BLE001
+                trajectories = checked(
+                    result, workflow=type(plan.workflow).__name__, sample=sample, limits=plan.services.limits
+                )
+            # a workflow is any code, and neither sys.exit in it nor something cancelled that it awaited is an order to
+            # this process; rollout_error decides, failures are counted
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
                 if episode.fatal is not None:
                     raise episode.fatal from None
                 if timeout.expired():
@@ -131,34 +143,6 @@ class GroupRunner:
             for i, trajectory in zip(waiting, scored, strict=True):
                 trajectories[i] = trajectory
         return trajectories
-
-
-def _checked(plan: GroupPlan, sample: int, result: Any) -> list[Trajectory]:
-    """A workflow's result as a list. Raises TypeError or ValueError naming the workflow for a malformed one."""
-    name = type(plan.workflow).__name__
-    trajectories = [] if result is None else list(result) if isinstance(result, list) else [result]
-    for i, trajectory in enumerate(trajectories):
-        if not isinstance(trajectory, Trajectory):
-            raise TypeError(
-                f"workflow {name} must return Trajectory, a list of them or None, got {type(trajectory).__name__}"
-            )
-        n = len(trajectory.token_ids)
-        if not n == len(trajectory.loss_mask) == len(trajectory.logprobs) == len(trajectory.versions):
-            raise ValueError(
-                f"workflow {name} returned {n} tokens with {len(trajectory.loss_mask)} loss_mask, "
-                f"{len(trajectory.logprobs)} logprobs and {len(trajectory.versions)} versions; all must be equally long"
-            )
-        limits = plan.services.limits
-        problem = token_problem(trajectory.token_ids, trajectory.logprobs, limits=limits, chosen=trajectory.loss_mask)
-        if problem:
-            raise ValueError(f"workflow {name} returned {problem}")
-        if problem := turn_problem(trajectory):
-            raise ValueError(f"workflow {name} returned a trajectory that {problem}")
-        if trajectory.sample != sample:
-            trajectories[i] = replace(trajectory, sample=sample)
-    if problem := branch_problem(trajectories):
-        raise ValueError(f"workflow {name} returned a trajectory that {problem}")
-    return trajectories
 
 
 def _lost(plan: GroupPlan, sample: int, reason: str) -> Trajectory:

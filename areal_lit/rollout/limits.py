@@ -45,10 +45,19 @@ def completion_problem(completion: Completion, *, budget: int, limits: Limits) -
             f"{n} tokens, {len(logprobs)} log-probs, {len(versions)} versions for a budget of {budget}, and all must "
             "be flat and equally many"
         )
+    return version_problem(versions, limits=limits) or token_problem(token_ids, logprobs, limits=limits)
+
+
+def version_problem(versions: IntArray, *, limits: Limits) -> str:
+    """Which version no token that was drawn can have, in words; empty when all can."""
+    if not len(versions):
+        return ""
     newest = limits.newest_version
-    if n and newest is not None and versions.max() > newest:
+    if newest is not None and versions.max() > newest:
         return f"tokens of version {versions.max()}, and no engine was offered any after {newest}"
-    return token_problem(token_ids, logprobs, limits=limits)
+    if versions.min() < 0:
+        return f"tokens of version {versions.min()}, and what was drawn has one >= 0: that of its weights"
+    return ""
 
 
 def token_problem(token_ids: IntArray, logprobs: FloatArray, *, limits: Limits, chosen: BoolArray | None = None) -> str:

@@ -8,6 +8,7 @@ ADVICE = {
     "failed": "mend what makes the episodes fail",
     "long_prompt": "leave long prompts out, lower max_new_tokens or take a model of a longer context",
     "dropped": "the workflow returned None for every sample: mend it",
+    "partial": "mend what loses some samples of each group, or train on the others (rollout.partial_groups: train)",
     "rollout_admit": "mend the callback that vetoes with this hook",
     "group_ready": "mend the callback that vetoes with this hook",
 }

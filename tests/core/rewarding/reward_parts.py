@@ -104,10 +104,21 @@ class Ranks(GroupReward):
         return [float(lengths.index(len(each.text))) for each in trajectories]
 
 
+class Unordered(GroupReward):
+    """Returns scores in whatever the field says."""
+
+    def score_group(self, trajectories: Any) -> Any:
+        return trajectories[0].prompt.fields["kind"](float(each.sample) for each in trajectories)
+
+
 class Remote(Reward):
     async def score(self, trajectory: Trajectory) -> float:
-        if trajectory.text == "raise":
-            raise ConnectionError("refused")
+        errors = {
+            "raise": ConnectionError("refused"), "cancel": asyncio.CancelledError("closed"), "exit": SystemExit(3),
+            "late": TimeoutError("of its own"),
+        }  # fmt: skip
+        if trajectory.text in errors:
+            raise errors[trajectory.text]
         await asyncio.sleep(60 if trajectory.text == "hang" else 0)
         return 1.0
 

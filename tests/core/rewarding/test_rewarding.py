@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from reward_parts import Flaky, Loud, Ranks, Remote, Scripted, Sleepy, metric, running, texts
+from reward_parts import Flaky, Loud, Ranks, Remote, Scripted, Sleepy, Unordered, metric, running, texts
 
 from areal_lit.logs import Logs, rotated
 from areal_lit.rewarding import RewardError, Rewarding, Scorer
@@ -78,14 +81,25 @@ async def test_a_group_reward_sees_the_whole_group(tmp_path: Path) -> None:
     assert [each.reward for each in scored] == [2.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize("kind", [list, tuple, set, dict.fromkeys, iter])
+async def test_scores_of_a_group_come_in_order_or_not_at_all(tmp_path: Path, kind: Callable[[Any], Any]) -> None:
+    reward = Unordered()
+    with running(reward, tmp_path, in_process=True, max_attempts=1) as scorer:
+        scored = await scorer.score(reward, [completion("a", kind=kind), replace(completion("b"), sample=1)])
+    if kind in (list, tuple):
+        assert [each.reward for each in scored] == [0.0, 1.0]
+    else:
+        assert all("; return a list of scores, in order" in each.unscored for each in scored)
+
+
 @pytest.mark.parametrize("in_process", [False, True])
 async def test_async_rewards_run_on_the_loop_with_a_deadline(tmp_path: Path, in_process: bool) -> None:
     reward = Remote()
     with running(reward, tmp_path, in_process=in_process, timeout_s=0.1, max_attempts=1) as scorer:
-        scored = await scorer.score(reward, texts("ok", "hang", "raise"))
+        scored = await scorer.score(reward, texts("ok", "hang", "raise", "cancel", "exit", "late"))
         assert not (tmp_path / "reward.log").exists(), "no pool is needed"
-    assert [each.reward for each in scored] == [1.0, None, None]
-    assert [each.unscored.split(":")[0] for each in scored[1:]] == ["timeout", "error"]
+    assert [each.reward for each in scored] == [1.0, *[None] * 5]
+    assert [each.unscored.split(":")[0] for each in scored[1:]] == ["timeout", *["error"] * 4]
 
 
 async def test_output_goes_to_a_capped_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

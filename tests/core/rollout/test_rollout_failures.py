@@ -47,6 +47,32 @@ def test_prompt_that_always_fails_is_dropped_and_counted(make: Make) -> None:
     assert numbers["rollout/rejected/failed"] == 1
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError("the client was closed"), SystemExit(3)])
+def test_what_a_workflow_lets_out_cancels_no_episode(make: Make, error: BaseException) -> None:
+    class Leaky(Workflow):
+        async def run(self, prompt: Prompt, episode: Any) -> Trajectory:
+            if prompt.row == 2:
+                raise error
+            completed = await episode.generate(episode.prompt_ids)
+            return episode.trajectory(prompt, episode.prompt_ids, completed)
+
+    loop = make(settings(), workflow=Leaky())
+    assert ids(loop.next_batch(0)) == [0, 1, 3, 4]
+    assert values(loop)["rollout/failed_episodes"] == 2
+
+
+def test_a_workflow_that_cancels_its_own_task_is_named(make: Make) -> None:
+    class Suicidal(Workflow):
+        async def run(self, prompt: Prompt, episode: Any) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match=r"workflow Suicidal cancelled its own task .* row \d of source 'data'"):
+        make(settings(), workflow=Suicidal()).next_batch(0)
+
+
 def test_everything_failing_ends_the_run_with_the_cause(make: Make) -> None:
     def answer(request: GenerateRequest, count: int) -> None:
         raise ValueError("no such model")

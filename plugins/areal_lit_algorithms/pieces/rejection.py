@@ -33,8 +33,8 @@ class Rejection:
             ``binary_kl`` is the larger of the two KLs between having drawn this token and having drawn any other.
         aggregate: of a sequence's tokens: ``sum``, ``mean`` or ``max``; a ratio's in log space, so that ``sum`` is the
             ratio of the sequences and ``mean`` the geometric mean.
-        lower: smallest value within bounds; null for none. Together they hold what the metric is where the policies
-            agree: 1 for a ratio, 0 for the others.
+        lower: smallest value within bounds, for ratio and k1 only: the others are never below 0. Together they hold
+            what the metric is where the policies agree: 1 for a ratio, 0 for the others. Null for none.
         upper: largest value within bounds; null for none.
     """
 
@@ -52,6 +52,11 @@ class Rejection:
             raise ValueError("a rejection needs lower or upper, got neither; for none at all set it to null")
         if self.lower is not None and self.upper is not None and not self.lower < self.upper:
             raise ValueError(f"lower must be < upper, got {self.lower} and {self.upper}")
+        if self.metric not in ("ratio", "k1") and self.lower is not None:
+            raise ValueError(
+                f"{self.metric} is 0 where the policies agree and never below, so lower can only reject on-policy "
+                f"tokens, got {self.lower}; set it to null"
+            )
         agreed = 1.0 if self.metric == "ratio" else 0.0
         lower, upper = (agreed if bound is None else bound for bound in (self.lower, self.upper))
         if not lower <= agreed <= upper:
@@ -101,10 +106,10 @@ class Rejection:
 def binary_kl(first_T: Tensor, second_T: Tensor) -> Tensor:
     """The larger of the KLs between Bernoulli(exp first) and Bernoulli(exp second), float64 [T].
 
-    Certainty counts as a probability of 1 - 1e-12, so that the result stays finite. What only one of the two can draw
-    is infinitely far.
+    Certainty counts as a probability of 1 - 1e-6: log-probs from float32 logits know no more, and what is beyond would
+    reject tokens that are 90% likely to the other policy. What only one of the two can draw is infinitely far.
     """
-    log_p, log_q = (x_T.double().clamp(max=-1e-12) for x_T in (first_T, second_T))
+    log_p, log_q = (x_T.double().clamp(max=-1e-6) for x_T in (first_T, second_T))
     p_T, q_T, not_p_T, not_q_T = log_p.exp(), log_q.exp(), -log_p.expm1(), -log_q.expm1()
     there_T = p_T.xlogy(p_T / q_T) + not_p_T.xlogy(not_p_T / not_q_T)
     back_T = q_T.xlogy(q_T / p_T) + not_q_T.xlogy(not_q_T / not_p_T)

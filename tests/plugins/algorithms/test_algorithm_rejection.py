@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from areal_lit.token_batch import TokenBatch
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.kpop import KPop
 from areal_lit_algorithms.pieces.rejection import Rejection, binary_kl, off_policy_weight
 
 GRID = [
@@ -131,6 +132,15 @@ def test_binary_kl_of_certain_tokens_is_finite() -> None:
     assert (likely, equal) == (0.0, 0.0)
 
 
+def test_what_rounds_to_certainty_is_near_to_what_is_nearly_certain() -> None:
+    """A float32 log-prob of 0 may be any probability above 1 - 1e-6."""
+    rounded, known = binary_kl(torch.tensor([0.0, -1e-6]), torch.tensor([-0.1, -0.1])).tolist()
+    assert rounded == pytest.approx(known)
+    assert rounded == pytest.approx(bernoulli(-1e-6, -0.1))
+    assert KPop().rejection == Rejection(action="mask", metric="binary_kl", upper=2.0)
+    assert rounded < 2.0
+
+
 @pytest.mark.parametrize("metric", ["k1", "k2", "k3", "binary_kl"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_what_the_policy_of_the_step_cannot_draw_is_beyond_any_bound(metric: Any, level: Any) -> None:
@@ -169,10 +179,15 @@ def test_no_bounds_reject_what_policies_agree_on(metric: Any, lower: float | Non
         ({"lower": -0.5}, "lower must be >= 0 for a ratio, got -0.5"),
         ({"upper": math.nan}, "bounds of ratio must hold 1"),
         *(
-            ({"action": "mask", "metric": metric, "lower": 0.1, "upper": 2.0}, f"bounds of {metric} must hold 0")
+            ({"action": "mask", "metric": metric, "lower": lower}, f"{metric} is 0 where the policies agree and never")
+            for metric in ("k2", "k3", "binary_kl")
+            for lower in (0.0, 0.1)
+        ),
+        *(
+            ({"action": "mask", "metric": metric, "upper": -0.1}, f"bounds of {metric} must hold 0")
             for metric in ("k1", "k2", "k3", "binary_kl")
         ),
-        ({"action": "mask", "metric": "k1", "lower": -0.2, "upper": -0.1}, "bounds of k1 must hold 0"),
+        ({"action": "mask", "metric": "k1", "lower": 0.1}, "bounds of k1 must hold 0"),
     ],
 )
 def test_wrong_bounds_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -41,7 +41,7 @@ def lines(finding: Finding) -> list[str]:
     """A finding for people: what was found, and an arrow to what to do about it."""
     margin = " " * 24
     first, *more = finding.found.splitlines()
-    told = textwrap.wrap(f"{MARKS[finding.level]:<8}{finding.subject:<16}{first}", WIDTH, subsequent_indent=margin)
+    told = textwrap.wrap(f"{MARKS[finding.level]:<8}{finding.subject:<15} {first}", WIDTH, subsequent_indent=margin)
     told += [f"{margin}{line}" for line in more]
     if finding.advice:
         told += textwrap.wrap(finding.advice, WIDTH, initial_indent=f"{margin}-> ", subsequent_indent=f"{margin}   ")

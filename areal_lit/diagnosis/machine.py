@@ -17,7 +17,7 @@ from areal_lit.scratch import LONGEST_BASE, abandoned
 GIB = 2**30
 LITTLE_MEMORY = 2 * GIB
 LITTLE_SHARED_MEMORY = GIB
-FEW_FILES, ENOUGH_FILES = 256, 1024
+FEW_FILES, ENOUGH_FILES, PLENTY_OF_FILES = 256, 1024, 65536
 
 
 def cores(examination: Examination) -> Iterator[Finding]:
@@ -73,7 +73,11 @@ def open_files(examination: Examination) -> Iterator[Finding]:
     """The limit on open files leaves room for processes, sockets and logs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"limit {soft} (at most {hard})"
-    advice = f"ulimit -n {min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536}"
+    advice = f"ulimit -n {min(hard, PLENTY_OF_FILES) if hard != resource.RLIM_INFINITY else PLENTY_OF_FILES}"
+    if soft == hard:
+        advice = (
+            f"raise the hard limit: nofile in /etc/security/limits.conf, docker run --ulimit nofile={PLENTY_OF_FILES}"
+        )
     if soft < ENOUGH_FILES:
         yield (error if soft < FEW_FILES else warning)("open files", found, advice)
     else:

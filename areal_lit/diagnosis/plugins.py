@@ -28,7 +28,7 @@ def plugins(examination: Examination) -> Iterator[Finding]:
             owner = f"{plugin.distribution} {plugin.version}"
             yield error(
                 f"{plugin.kind} {plugin.name}",
-                f"of {owner} cannot be used: {shortened(reason)}",
+                f"of {owner} cannot be used:\n{shortened(reason)}",
                 f"pip install --force-reinstall {plugin.distribution}, or pip uninstall {plugin.distribution}",
             )
     if not broken:

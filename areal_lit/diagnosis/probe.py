@@ -15,6 +15,10 @@ from typing import Any
 
 IMPORT = "import importlib, sys; sys.path.remove(''); importlib.import_module(sys.argv[1])"
 
+TRACEBACK = "Traceback (most recent call last):\n"
+
+IMPORT_SYSTEM = 'File "<frozen importlib.'
+
 SHORT = 6
 """Lines of a traceback that say what went wrong."""
 
@@ -80,9 +84,15 @@ def _run(command: Sequence[str], environment: Mapping[str, str], timeout_s: floa
 
 
 def shortened(text: str) -> str:
-    """The last lines of a traceback."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    """The last lines of a traceback, without those of the import system."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and IMPORT_SYSTEM not in line]
     return "\n".join(lines[-SHORT:])
+
+
+def with_short_traceback(text: str) -> str:
+    """The text with no more of the traceback that it ends with, if any, than the last lines."""
+    told, mark, trace = text.partition(TRACEBACK)
+    return f"{told}{shortened(trace)}" if mark else text
 
 
 def _json(line: bytes) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from areal_lit.diagnosis.directory import directory
 from areal_lit.diagnosis.examination import Examination
 from areal_lit.diagnosis.finding import Finding, error, ok, warning
-from areal_lit.diagnosis.probe import probe, probe_import
+from areal_lit.diagnosis.probe import probe, probe_import, with_short_traceback
 from areal_lit.diagnosis.software import imported
 
 
@@ -26,7 +26,8 @@ def recipe(examination: Examination) -> Iterator[Finding]:
         return
     said = report.values[-1]
     for problem in said["problems"]:
-        yield error("recipe", problem, "areal-lit validate --config RECIPE says what else is wrong")
+        found = with_short_traceback(problem)
+        yield error("recipe", found, "areal-lit validate --config RECIPE says what else is wrong")
     if not said["problems"]:
         yield ok("recipe", f"{', '.join(examination.configs)}: all rules are kept")
     for taken in said.get("taken", ()):

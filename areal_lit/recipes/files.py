@@ -15,7 +15,15 @@ SHIPPED = "areal_lit_recipes"
 
 
 class RecipeError(ValueError):
-    """A recipe is wrong; the message lists everything found, each with the way out."""
+    """A recipe is wrong; the message lists everything found, each with the way out.
+
+    Args:
+        problems: what was found; one may have several lines, as a traceback has.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 def layers(

@@ -45,7 +45,7 @@ class Recipe:
             problems = refusals(self._cls, vars(self._parsed))
             if not problems and not isinstance(error, ValueError):
                 raise
-            raise RecipeError("\n".join(problems) or _plain(str(error))) from error
+            raise RecipeError(*(problems or [_plain(str(error))])) from error
         trainer.config = self.config
         return trainer
 
@@ -94,7 +94,7 @@ def resolve(
     cls = cls or _trainer_class()
     canonical = resolver.group(cls, assignments, "")
     if resolver.problems:
-        raise RecipeError("\n".join(dict.fromkeys(resolver.problems)))
+        raise RecipeError(*dict.fromkeys(resolver.problems))
     return _parsed(cls, canonical, tuple(resolver.notes))
 
 

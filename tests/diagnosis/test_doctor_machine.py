@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from areal_lit.cli.doctor import lines
 from areal_lit.cli.main import main
 from areal_lit.diagnosis import Examination, Finding, examine
 from areal_lit.diagnosis.directory import file_system
@@ -114,6 +117,21 @@ def test_a_low_limit_on_open_files_is_an_error_with_the_command() -> None:
     assert finding.level == "error"
     assert finding.found.startswith("limit 200 ")
     assert finding.advice.startswith("ulimit -n ")
+
+
+def test_a_limit_that_only_the_machine_can_raise_is_told_as_that() -> None:
+    lowered = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
+        "from areal_lit.diagnosis import Examination, examine\n"
+        "print(examine(Examination(), {'open_files': 'machine:open_files'})[0].advice)"
+    )
+    done = subprocess.run([sys.executable, "-c", lowered], capture_output=True, text=True, timeout=60, check=True)
+    assert "limits.conf" in done.stdout, done.stderr
+
+
+def test_the_longest_name_of_what_was_looked_at_stands_apart_from_what_was_found() -> None:
+    told = lines(Finding(level="error", subject="reward of_a_long_name", found="cannot be used", advice=""))
+    assert told == ["ERROR   reward of_a_long_name cannot be used"]
 
 
 def test_ports_work_here() -> None:

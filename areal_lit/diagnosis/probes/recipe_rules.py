@@ -17,7 +17,7 @@ def main() -> None:
     try:
         trainer = resolve(configs, overrides).build()
     except RecipeError as error:
-        print(json.dumps({"problems": str(error).splitlines()}))
+        print(json.dumps({"problems": error.problems}))
         return
     engines: list[tuple[str, str, str]] = []
     if trainer.inference is not None:

@@ -63,6 +63,7 @@ _MEASURES = {
     # what the step's data and the algorithm did with each other
     "*/zero_variance_groups": Measure(title="groups without variance", unit="share"),
     "*/single_groups": Measure(title="groups of one valid sample", unit="share"),
+    "*/without_step_scores": Measure(title="completions without scores of steps", unit="share"),
     "*/empty_groups": Measure(title="groups without valid samples", unit="share"),
     "train/reward_*_mean": Measure(title="{} reward, mean", unit="reward"),
     "train/reward_*_std": Measure(title="{} reward, deviation", unit="reward"),

@@ -11,6 +11,6 @@ from areal_lit.validation.walk import components, data_modules, engine_specs, ha
 
 __all__ = [
     "ROLE_OF_NEED", "BrokenRules", "broken_rules", "components", "data_modules", "describe", "engine_specs",
-    "evaluation_rules", "has_rewards", "name_rules", "place_rules", "roles", "sequence_limit", "start_rules", "template_rules",
-    "tokenizer_notes", "unscored_sources",
+    "evaluation_rules", "has_rewards", "name_rules", "place_rules", "roles", "sequence_limit", "start_rules",
+    "template_rules", "tokenizer_notes", "unscored_sources",
 ]  # fmt: skip

@@ -7,6 +7,7 @@
 Scores come from a reward (``steps``: another reward for each step; ``process_reward_model``: a trained model at the
 end of each) or from a workflow that rewards turns. A_i is what the completion's own reward is worth in GRPO. Where two
 steps end on one token, their scores are one, the sum. A group of equal scores, or of a single step, teaches nothing.
+Neither does a completion without any score, whose s_j are an empty sum: ``train/without_step_scores`` counts these.
 
 | published | ours | why |
 |---|---|---|
@@ -25,15 +26,17 @@ from typing import TYPE_CHECKING, Any
 from areal_lit.contracts import Reward, Workflow
 from areal_lit.validation import components
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.pieces.diagnostics import without_step_scores
 from areal_lit_algorithms.pieces.normalisation import Normaliser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
     from areal_lit.trainer import Trainer
+    from areal_lit.types import Metric
 
 
 class ProcessReward(GRPO):
@@ -70,6 +73,9 @@ class ProcessReward(GRPO):
                 f"{type(trainer.workflow).__name__}, and outcome_weight is 0, so nothing would be learned; name a "
                 "reward that scores steps (steps, process_reward_model), or raise outcome_weight"
             )
+
+    def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
+        return [*super().step_metrics(batch), without_step_scores(batch)]
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
         """Raises ValueError for a step in which nothing was scored that could be learned from."""

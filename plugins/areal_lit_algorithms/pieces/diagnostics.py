@@ -74,6 +74,14 @@ def reward_moments(shaping: Shaping, batch: TokenBatch) -> list[Metric]:
     return [*metrics, *moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])]
 
 
+def without_step_scores(batch: TokenBatch) -> Metric:
+    """The share of trained samples that have no score of a turn or step."""
+    is_trained_S = batch.loss_tokens_S > 0
+    is_scored_S = batch.segment_sum((batch["turn_scored"] & batch["loss_mask"]).long()) > 0
+    num_bare, num_trained = int((is_trained_S & ~is_scored_S).sum()), int(is_trained_S.sum())
+    return Metric(name="train/without_step_scores", sum=float(num_bare), count=float(num_trained))
+
+
 def ratio_metrics(name: str, logprob_T: Tensor, old_T: Tensor, mask_T: Tensor) -> tuple[Metric, ...]:
     """How far a policy is from an older one: mean and largest ratio (``ratio_NAME``, ``_max``), divergence ``kl_NAME``.
 

@@ -23,6 +23,7 @@ from areal_lit.types import merge_metrics
 from areal_lit_algorithms.grpo import GRPO
 from areal_lit_algorithms.pieces.diagnostics import explained_variance, ratio_metrics
 from areal_lit_algorithms.pieces.rejection import Rejection
+from areal_lit_algorithms.process_reward import ProcessReward
 
 
 def test_the_divergence_is_that_of_the_older_policy_from_the_newer_one() -> None:
@@ -40,6 +41,19 @@ def test_policies_that_hardly_differ_have_no_negative_divergence() -> None:
         m.name: m.value for m in ratio_metrics("old", older_T + 1e-6, older_T, torch.ones(200, dtype=torch.bool))
     }
     assert 0 <= metrics["kl_old"] < 1e-11
+
+
+def test_completions_without_scores_of_steps_are_counted_among_those_that_are_trained() -> None:
+    """Two are scored, one has tokens and no score, one has its score outside its loss tokens, one is unscored."""
+    algorithm = ProcessReward()
+    batch = make_batch(algorithm, [1] * 5, [1.0, 0.0, 1.0, 1.0, None], [[1, 1], [1], [1, 1], [1, 0], [1]])
+    batch = put(batch, "turn_reward", [[0.5, 1.0], [0.0], [0.0, 0.0], [0.0, 1.0], [1.0]])
+    scored = put(batch, "turn_scored", [[1, 1], [1], [0, 0], [0, 1], [1]])["turn_scored"].bool()
+    prepared = algorithm.prepare(replace(batch, columns={**batch.columns, "turn_scored": scored}))
+    metrics = {metric.name: metric.value for metric in algorithm.step_metrics(prepared)}
+    assert metrics["train/without_step_scores"] == 2 / 4
+    is_bare_T = (prepared["segment"] == 2) | (prepared["segment"] == 3)
+    assert prepared["advantage"][is_bare_T].tolist() == [0.0] * 6
 
 
 def test_three_policies_are_compared_pair_by_pair() -> None:

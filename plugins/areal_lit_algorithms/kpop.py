@@ -10,7 +10,7 @@ Advantages and clip are GRPO's.
 | published | ours | why |
 |---|---|---|
 | a mask of 0 and 1; in the code that its authors gave AReaL times k | times k | ``decoupled`` false leaves k out |
-| upper (phi) 2 in the example that its authors gave AReaL | 2 | as there; prime-rl takes 0.1, which is far stricter |
+| upper (phi) 2 in the example that its authors gave AReaL | 2 | as there; prime-rl: 0.1 as its text, far stricter |
 """
 
 from __future__ import annotations

@@ -53,5 +53,8 @@ class RunLogger(Component):
         """PNGs by name that one that ``draws`` drew since the last call, also in ``close``; the others get them."""
         return {}
 
+    def hurry(self) -> None:
+        """The user has the run end at once, and ``close`` comes next: leave out what would take seconds."""
+
     def close(self, status: str) -> None:
         """The run ended: ``finished``, ``failed`` or ``interrupted``. Called in any state, also twice."""

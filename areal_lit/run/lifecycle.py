@@ -85,7 +85,9 @@ class Lifecycle:
                 self._complete(run)
                 status = run.status
             except BaseException as error:
-                status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                if isinstance(error, KeyboardInterrupt):
+                    status = "interrupted"
+                    self._loggers.hurry()
                 cause = self._failures.cause(error)
                 self._report(cause)
                 if run is not None:

@@ -51,6 +51,10 @@ class Loggers:
     def artifact(self, step: int, name: str, path: Path) -> None:
         self._tell_all("artifact", step, name, path)
 
+    def hurry(self) -> None:
+        """Have ``close`` take no longer than it must."""
+        self._tell_all("hurry")
+
     def close(self, status: str) -> None:
         """Close all of them, those that draw first: the others get their last figures. One that is closed gets none."""
         for member in sorted(self.members, key=lambda one: not one.draws):

@@ -208,6 +208,18 @@ def test_drawing_becomes_rarer_the_dearer_it_is(tmp_path):
     logger.close("finished")
 
 
+def test_nothing_is_drawn_for_who_wants_the_run_to_end_at_once(tmp_path):
+    logger, before = Plots(every_s=0), set(psutil.Process().children())
+    logger.setup(tmp_path, {}, 0)
+    logger.metrics(1, {"rollout/reward": 1.0})
+    logger.metrics(2, {"rollout/reward": 1.0})
+    assert set(psutil.Process().children()) > before
+    logger.hurry()
+    assert set(psutil.Process().children()) <= before
+    logger.close("interrupted")
+    assert logger.new_figures() == {}
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="must be >= 0"):
         Plots(every_s=-1)

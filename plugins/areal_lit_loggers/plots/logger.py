@@ -97,6 +97,11 @@ class Plots(RunLogger):
         figures, self._figures = self._figures, {}
         return figures
 
+    def hurry(self) -> None:
+        if self._drawing is not None:
+            self._drawing.kill()
+        self._drawing, self._is_stale = None, False
+
     def close(self, status: str) -> None:
         if self._drawing is not None and self._drawing.is_over:
             self._end_drawing()

@@ -123,6 +123,23 @@ def test_a_logger_that_cannot_open_ends_the_start(tmp_path):
     assert after.calls == []
 
 
+def test_all_are_told_to_hurry_before_they_close(tmp_path):
+    told: list[str] = []
+
+    class Hurries(Recorder):
+        def hurry(self):
+            told.append("hurry")
+
+        def close(self, status):
+            told.append(status)
+
+    loggers = Loggers([Hurries(), Recorder(), Hurries()])
+    report(loggers, tmp_path)
+    loggers.hurry()
+    loggers.close("interrupted")
+    assert told == ["hurry", "hurry", "interrupted", "interrupted"]
+
+
 def test_one_that_cannot_close_leaves_no_other_open(tmp_path):
     others = Recorder(), Recorder()
     loggers = Loggers([others[0], Fails("close"), others[1]])

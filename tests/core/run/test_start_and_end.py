@@ -56,6 +56,28 @@ def test_loggers_close_before_callbacks_hear_of_the_end_and_all_of_those_do(tmp_
     assert told == ["logger: failed", "callback: failed, None", "callback: failed, None"]
 
 
+class Hurries(Closes):
+    def hurry(self) -> None:
+        self.told.append("hurry")
+
+
+class Stops(Callback):
+    """As the second Ctrl-C does."""
+
+    @areal_lit.hookimpl
+    def configure(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_loggers_are_told_that_the_run_is_to_end_at_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    trainer = recipes.load("quickstart_inline", overrides=[f"runs_dir={tmp_path}"])
+    trainer.loggers, trainer.callbacks = [Hurries(told)], [Stops()]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert told == ["hurry", "logger: interrupted"]
+
+
 class Collects(Callback):
     """Whether garbage is collected while the first evaluation goes on."""
 

@@ -11,6 +11,9 @@ import socket
 from pathlib import Path
 from typing import IO
 
+RUN_LOCK = ".lock"
+"""In a run's directory, held while the run goes on."""
+
 
 def hold(path: Path) -> IO[str]:
     """Hold a lock until the returned file is closed or this process ends; the file says who holds it.

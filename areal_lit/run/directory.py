@@ -15,14 +15,14 @@ import yaml
 
 from areal_lit.checkpointing import Checkpoint, CheckpointStore
 from areal_lit.files import replacing
-from areal_lit.locks import hold, is_held
+from areal_lit.locks import RUN_LOCK, hold, is_held
 from areal_lit.logs import Logs, logged_to
 from areal_lit.run.versions import versions
 from areal_lit.secrets import learn, redact
 
 _REPLACED = ".replaced"
 _PARTIAL_CONFIG = ".config.yaml.partial"
-_NO_RESULTS = ("config.yaml", _PARTIAL_CONFIG, "versions.json", ".lock", "logs", "evaluations")
+_NO_RESULTS = ("config.yaml", _PARTIAL_CONFIG, "versions.json", RUN_LOCK, "logs", "evaluations")
 _MARKER = ".areal-lit-run"
 """An empty file in a directory that holds a run and nothing else, which may be deleted therefore."""
 
@@ -97,7 +97,7 @@ class RunDirectory:
 
 def leftovers(path: Path) -> list[Path]:
     """What killed runs left in a run's directory, or that directory itself; nothing while it is in use."""
-    if is_held(path / ".lock"):
+    if is_held(path / RUN_LOCK):
         return []
     replaced = [path] if path.name.endswith(_REPLACED) else []
     checkpoints = CheckpointStore(path / "checkpoints", Checkpoint())
@@ -166,7 +166,7 @@ def _has_content(file: Path) -> bool:
 def _lock(path: Path) -> IO[str]:
     """Hold the directory until the file is closed."""
     try:
-        return hold(path / ".lock")
+        return hold(path / RUN_LOCK)
     except BlockingIOError as error:
         raise FileExistsError(
             f"{path} is {error.strerror}; wait for its end or end it, or choose another name (--name NAME, name=...)"

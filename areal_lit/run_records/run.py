@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from areal_lit.locks import RUN_LOCK, is_held
 from areal_lit.run_records.metrics import Metrics, read_metrics
 from areal_lit.run_records.reading import RecordsError, reading
 from areal_lit.run_records.sample_index import SampleIndex
@@ -37,6 +38,11 @@ class RunRecords:
     def name(self) -> str:
         """The directory's name."""
         return self.path.resolve().name
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a process is at work in the directory; yes where that cannot be told."""
+        return is_held(self.path / RUN_LOCK)
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -104,10 +105,8 @@ class PreferenceSamples(DataModule):
         return self._evaluation
 
     def _source(self, pairs: Sequence[Row], codec: TextCodec, limit: int | None) -> Source:
-        examples = RowExamples(pairs, as_example)
-        return Source(
-            examples=select(examples, codec, name=self.run, max_prompt_tokens=self.max_prompt_tokens, limit=limit)
-        )
+        fitting = {"max_prompt_tokens": self.max_prompt_tokens, "limit": limit}
+        return Source(examples=select(RowExamples(pairs, as_example), codec, name=self.run, **fitting))
 
     def _pairs(self) -> tuple[list[Row], str]:
         """Where each pair's sides are, prompts in the order in which they were first drawn; and what was left out.
@@ -129,13 +128,19 @@ class PreferenceSamples(DataModule):
     def _pairs_of(self, entries: Sequence[Entry]) -> Iterator[Row]:
         best = sorted(entries, key=lambda entry: -_reward(entry.head))
         worst = sorted(entries, key=lambda entry: _reward(entry.head))
-        for chosen, rejected in list(zip(best, worst, strict=True))[: self.pairs_per_prompt]:
+        for chosen, rejected in islice(zip(best, worst, strict=True), self.pairs_per_prompt):
             if _reward(chosen.head) - _reward(rejected.head) > self.margin:
                 yield {"chosen": chosen, "rejected": rejected}
 
     def _completions(self) -> tuple[Mapping[tuple[str, str], list[Entry]], str]:
         """The different completions of each prompt of each source, as they were logged; and what is none of them."""
-        index = RunRecords(Path(self.run).expanduser()).samples()
+        records = RunRecords(Path(self.run).expanduser())
+        if records.goes_on:
+            raise ValueError(
+                f"{self.run} still goes on, and a resumed run would find other pairs; wait for its end, or copy its "
+                "samples.jsonl into a directory of its own"
+            )
+        index = records.samples()
         index.refresh()
         if not index.entries:
             raise ValueError(

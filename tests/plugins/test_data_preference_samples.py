@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from areal_lit.locks import RUN_LOCK, hold
 from areal_lit.run_records import RecordsError
 from areal_lit.testing.data import check_data
 from areal_lit.testing.tiny import tiny_spec
@@ -232,3 +233,14 @@ def test_runs_are_named_where_there_is_none(started: Started, tmp_path: Path) ->
     fill(started("other"), [SPREAD])
     with pytest.raises(RecordsError, match=r"mistyped holds no run: .*; there are \S+/other"):
         PreferenceSamples(run=str(tmp_path / "mistyped")).preview()
+
+
+def test_a_run_that_goes_on_is_waited_for(started: Started) -> None:
+    run = started()
+    fill(run, [SPREAD])
+    with (
+        hold(run.path / RUN_LOCK),
+        pytest.raises(ValueError, match=r"/run still goes on, .*; wait for its end, or copy"),
+    ):
+        made(run)
+    assert made(run) == [("0+1=", "1", "0")]

@@ -93,7 +93,7 @@ class Misbehaving(Reward):
 
     def loud(self) -> float:
         for stream in (sys.stdout, sys.stderr):
-            stream.write("megabytes\n" * 300_000)
+            stream.write("megabytes\n" * 120_000)
         return 1.0
 
     def daemon(self) -> float:

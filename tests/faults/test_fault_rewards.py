@@ -31,7 +31,7 @@ def test_a_run_outlives_whatever_its_reward_does(tmp_path: Path, caplog: pytest.
     rows = [prompt for act in acts for prompt in (act, "good")]
     run = small(
         tmp_path, launcher=Local(), data=Rows(rows), reward=Misbehaving(pids), loggers=[trained := Trained()],
-        rewarding=Rewarding(num_workers=1, timeout_s=3.0, max_attempts=1), logs=Logs(max_mib=1, num_files=2),
+        rewarding=Rewarding(num_workers=1, timeout_s=6.0, max_attempts=1), logs=Logs(max_mib=1, num_files=2),
         rollout={"num_epochs": 1}, max_steps=None,
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ def as_os_error(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         found = _OS_ERROR.search(str(error))
-        raise OSError(int(found[1]) if found else errno.EIO, str(error), str(path)) from error
+        number, told = (int(found[1]), os.strerror(int(found[1]))) if found else (errno.EIO, str(error))
+        raise OSError(number, told, str(path)) from error
 
 
 def load_state(file: Path, *, device: Any = "cpu") -> Any:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from areal_lit.contracts.filter import Filter
 from areal_lit.plugins.distributions import origin
 from areal_lit.rollout.settings import Rollout
@@ -78,7 +80,10 @@ def is_unscored(trajectory: Trajectory, *, needs_reward: bool) -> bool:
 
 def _accepts(filter_: Filter, group: Group) -> bool:
     try:
-        return filter_.accept(group)
+        accepted = filter_.accept(group)
+        if not isinstance(accepted, bool | np.bool_):
+            raise TypeError(f"accept must return True or False, got {accepted!r:.80}")
+        return bool(accepted)
     # a filter is any code: what it raises ends the run, with the filter's name
     except Exception as error:
         prompt = group.prompt

@@ -15,6 +15,7 @@ from areal_lit.batching import pack, split_minibatches
 from areal_lit.evaluation import evaluation_metrics, evaluation_prompts
 from areal_lit.hookspecs import PhaseName
 from areal_lit.roles import RoleGroup
+from areal_lit.run.algorithm_results import prepared, weighed
 from areal_lit.run.data import RunData
 from areal_lit.run.interrupts import Interrupts
 from areal_lit.run.loggers import Loggers
@@ -125,8 +126,8 @@ class Run:
         algorithm = trainer.algorithm
         trained = {name: self._roles[name] for name in algorithm.heads if algorithm.is_trained(name, trainer.step)}
         for minibatch in split_minibatches(batch, trainer.num_minibatches, seed=trainer.seed + trainer.step):
-            weighed = algorithm.weigh(minibatch)
-            running = {name: group.optimizer_step(weighed) for name, group in trained.items()}
+            weighed_batch = weighed(algorithm, minibatch)
+            running = {name: group.optimizer_step(weighed_batch) for name, group in trained.items()}
             for name, futures in running.items():
                 metrics = trained[name].collect(futures, "optimizer_step")
                 self.batches.check_step(metrics, trainer.step)
@@ -254,15 +255,15 @@ class Run:
             needs_rewards=algorithm.uses_rewards,
         )  # fmt: skip
         batch = batch.with_scalars(step=float(self.trainer.step))
-        return algorithm.prepare(with_model_columns(batch, algorithm, self._models))
+        return prepared(algorithm, with_model_columns(batch, algorithm, self._models))
 
     def _offline_loss(self, name: str, prompts: Sequence[Prompt]) -> list[Metric]:
         """The objective's loss and metrics over an evaluation set, as ``eval/SET/...``."""
         algorithm = self.trainer.algorithm
         batch = self._prepared([encode_row(algorithm, prompt, self._data.codec) for prompt in prompts])
-        weighed = algorithm.weigh(batch)
+        weighed_batch = weighed(algorithm, batch)
         metrics = []
         for role in algorithm.heads:
-            for metric in self._roles[role].evaluate(weighed):
+            for metric in self._roles[role].evaluate(weighed_batch):
                 metrics.append(replace(metric, name=f"eval/{name}/{metric.name.split('/', 1)[1]}"))
         return metrics

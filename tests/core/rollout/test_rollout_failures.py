@@ -125,6 +125,16 @@ def test_workflow_that_scores_itself_cannot_swallow_a_failing_score_by_retry(mak
         make(settings(), score=score, workflow=Scores()).next_batch(0)
 
 
+@pytest.mark.parametrize("answer", [None, "False", float("nan"), 1])
+def test_a_filter_that_answers_neither_true_nor_false_ends_the_run(make: Make, answer: Any) -> None:
+    class Vague(Filter):
+        def accept(self, group: Group) -> bool:
+            return answer
+
+    with pytest.raises(RuntimeError, match=f"Vague .* accept must return True or False, got {answer!r}, .*row 0"):
+        make(settings(), filters=[Vague()]).next_batch(0)
+
+
 def test_filters_reject_count_and_replace(make: Make) -> None:
     class EvenRows(Filter):
         def accept(self, group: Group) -> bool:

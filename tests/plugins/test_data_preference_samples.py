@@ -151,7 +151,7 @@ def test_a_prompt_is_on_one_side_whatever_the_run(started: Started) -> None:
 
     prompts = [f"{a}+1=" for a in range(100)]
     short, long = started("short"), started("long", max_mib=0.01, num_files=99)
-    for prompt in prompts[40:60]:
+    for prompt in prompts[43:63]:
         short.draw(prompt, {"0": 0.0, "1": 1.0, "2": 1.0, "3": 0.0})
     for prompt in [*prompts, *prompts]:
         long.draw(prompt, SPREAD)
@@ -160,7 +160,7 @@ def test_a_prompt_is_on_one_side_whatever_the_run(started: Started) -> None:
     assert train | evaluation == set(prompts)
     assert not train & evaluation
     assert 15 <= len(evaluation) <= 45
-    assert held_out(short) == (train & set(prompts[40:60]), evaluation & set(prompts[40:60]))
+    assert held_out(short) == (train & set(prompts[43:63]), evaluation & set(prompts[43:63]))
 
 
 def test_chats_are_read_with_the_template_of_the_run(started: Started, codec: TextCodec) -> None:

@@ -98,7 +98,7 @@ def run_dir(tmp_path: Path) -> Path:
         for resume, breaks, expected in (([], "yes", 1), (["--resume", "auto"], "", 0)):
             done = subprocess.run(
                 [*command, *resume], cwd=tmp_path, env={**environment, "BREAKS": breaks}, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=240,
+                capture_output=True, text=True, timeout=600,
             )  # fmt: skip
             assert done.returncode == expected, done.stdout + done.stderr
         with pytest.raises(BlockingIOError):
@@ -110,7 +110,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)  # two runs that import seven trackers each, on a machine that may be busy
 def test_a_run_that_was_resumed_is_one_run_with_each_step_once_and_no_secret(run_dir: Path) -> None:
     expected = csv_metrics(run_dir)
     for name, read in READERS.items():

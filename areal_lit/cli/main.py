@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -26,6 +28,7 @@ FINISHED, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns 0 when it finished, 1 when it failed, 2 for wrong use, 130 when it was interrupted."""
+    _fill_descriptors()
     redact_terminal()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(str(interrupt) or "interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
+        if not _is_unread():
+            raise
         sys.stderr.close()
         return FINISHED
     except (ValueError, OSError) as error:
@@ -58,6 +63,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, (RecipeError, PluginError, RecordsError)):
             raise
         return _refuse(name, str(error))
+
+
+def _fill_descriptors() -> None:
+    """Open what is closed of standard input, output and error: what a run opens would get its number, and be written to
+    as such by every process of the run."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _is_unread() -> bool:
+    """Whether the reader of standard output has gone, and not that of some other pipe."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _help() -> str:

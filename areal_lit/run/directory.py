@@ -108,11 +108,13 @@ def refusal(path: Path) -> str:
     """Why no run could be kept in a directory, with the way out; empty if one could. Writes nothing."""
     way_out = "choose another place (--runs_dir DIR, runs_dir=...)"
     try:
+        str(path.absolute()).encode()  # as safetensors writes files
         existing = next(place for place in (path.absolute(), *path.absolute().parents) if _exists(place))
     except (OSError, ValueError) as error:  # the latter: characters that no path holds
         return f"{str(path)!r} cannot be made: {error}; {way_out}"
     if not existing.is_dir():
-        return f"{path} cannot be made: {existing} is a file; {way_out}"
+        obstacle = "a file" if existing.exists() else "a link to nothing"
+        return f"{path} cannot be made: {existing} is {obstacle}; {way_out}"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{path} cannot be made: {existing} is not writable; change its permissions or {way_out}"
     return ""
@@ -126,7 +128,7 @@ def taken(path: Path) -> str:
 def _exists(place: Path) -> bool:
     """Whether there is something; raises where that cannot be known, of which ``Path.exists`` hides a part."""
     try:
-        place.stat()
+        place.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

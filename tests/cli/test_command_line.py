@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -223,3 +224,36 @@ def test_a_working_directory_deleted_under_a_run_is_told(
 
     assert guarded(work) == 1
     assert "(the working directory has been deleted; change to one that exists (cd))" in capsys.readouterr().err
+
+
+def test_output_that_nobody_reads_any_more_is_no_failure() -> None:
+    ran = subprocess.Popen(
+        [sys.executable, "-m", "areal_lit", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert ran.stdout is not None
+    ran.stdout.close()
+    _, errors = ran.communicate(timeout=60)
+    assert (ran.returncode, errors) == (0, b"")
+
+
+def test_a_pipe_of_something_else_that_breaks_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "piping.py").write_text(
+        "from areal_lit_launchers.inline import Inline\n"
+        "class Piping(Inline):\n"
+        "    @classmethod\n"
+        "    def warm_up(cls, names): raise BrokenPipeError('of a process that ended')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "areal_lit", "fit", "--config", "quickstart", "--launcher", "piping.Piping"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "BrokenPipeError: of a process that ended" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_run_needs_no_standard_input_output_nor_error(tmp_path: Path) -> None:
+    arguments = f"-m areal_lit fit --config quickstart --max_steps 1 --rollout.groups_per_step 2 --runs_dir {tmp_path}"
+    ran = subprocess.run(["sh", "-c", f"exec {sys.executable} {arguments} <&- >&- 2>&-"], timeout=300)
+    assert ran.returncode == 0
+    assert (tmp_path / "quickstart" / "checkpoints" / "step-00000001" / "complete.json").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,3 +179,11 @@ def test_a_path_that_no_file_system_takes_is_refused_before_anything_starts(
     assert "cannot be made" in told
     assert reason in told
     assert taken(tmp_path / name / "run") == ""
+
+
+def test_a_link_to_nothing_and_a_name_that_is_no_utf8_are_told_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "good").symlink_to(tmp_path)
+    assert refusal(tmp_path / "good" / "run") == ""
+    assert f"{tmp_path / 'link'} is a link to nothing; choose another place" in refusal(tmp_path / "link" / "run")
+    assert "surrogates not allowed; choose another place" in refusal(tmp_path / os.fsdecode(b"caf\xe9"))

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 from areal_lit.contracts import KINDS, Component
@@ -110,7 +109,7 @@ class Plugins:
         """
         path = self.dotted(kind, name)
         expected = base or KINDS[kind].base
-        cls = _import(path, f"{kind} {name!r}")
+        cls = import_named(path, f"{kind} {name!r}")
         if not isinstance(cls, type) or not issubclass(cls, expected):
             what = f"a {cls.__name__ if isinstance(cls, type) else type(cls).__name__}"
             raise PluginError(
@@ -144,8 +143,13 @@ def load_defaults(kind: str, given: Sequence[Any] | None) -> tuple[Any, ...]:
     return tuple(plugins.load(kind, name)() for name in DEFAULTS[kind] if name in installed)
 
 
-def _import(path: str, what: str) -> Any:
-    """The object at a dotted path. Raises PluginError, with the real traceback when code on the way failed."""
+def import_named(path: str, what: str) -> Any:
+    """The object at a dotted path. Raises PluginError, with the real traceback when code on the way failed.
+
+    Args:
+        path: of a module, a dot and a name in it.
+        what: asks for it, for the error.
+    """
     module, _, attributes = path.rpartition(".")
     names = [attributes]
     while True:
@@ -168,8 +172,7 @@ def _import(path: str, what: str) -> Any:
             raise _failed(path, what) from error
     for name in names:
         if not hasattr(found, name):
-            kind = "class or module" if isinstance(found, ModuleType) else "attribute"
-            raise PluginError(f"{what}: {found.__name__} has no {kind} {name!r}; {closest(name, _classes(found))}")
+            raise PluginError(f"{what}: {found.__name__} has no {name!r}; {closest(name, _callables(found))}")
         found = getattr(found, name)
     return found
 
@@ -178,5 +181,5 @@ def _failed(path: str, what: str) -> PluginError:
     return PluginError(f"{what} ({distribution_of(path)}) failed to import {path}:\n{traceback.format_exc().rstrip()}")
 
 
-def _classes(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
+def _callables(owner: Any) -> list[str]:
+    return [name for name, value in vars(owner).items() if callable(value) and not name.startswith("_")]

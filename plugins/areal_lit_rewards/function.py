@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from areal_lit.contracts import Reward, Score
+from areal_lit.plugins import import_named
 from areal_lit.types import Example, Trajectory
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Function(Reward):
     def rules(self, trainer: Trainer) -> Iterable[str]:
         try:
             parameters(resolve(self.function))
-        except (ImportError, ValueError) as error:
+        except ValueError as error:
             return (str(error),)
         return ()
 
@@ -47,7 +47,7 @@ class Function(Reward):
         """Raise ValueError for a parameter that nothing of an episode fills."""
         try:
             wanted = parameters(resolve(self.function))
-        except (ImportError, ValueError):
+        except ValueError:
             return  # told by ``rules``
         _check_filled(wanted, {*example.fields, *OF_EPISODE})
 
@@ -75,15 +75,15 @@ def _check_filled(parameters: Mapping[str, inspect.Parameter], given: Collection
 
 
 def resolve(function: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The function. Raises ImportError or ValueError that says what the path lacks."""
+    """The function. Raises ValueError that says what the path lacks, with the traceback where its module fails."""
     if not isinstance(function, str):
         return function
-    module, _, name = function.partition(":") if ":" in function else function.rpartition(".")
-    if not module or not name:
+    path = function.replace(":", ".")
+    if "." not in path.strip("."):
         raise ValueError(f"function must be a dotted path such as package.module.name, got {function!r}")
-    found = getattr(import_module(module), name, None)
+    found = import_named(path, "the reward function")
     if not callable(found):
-        raise ValueError(f"function {function!r}: module {module} has no function {name!r}")
+        raise ValueError(f"function {function!r} is {found!r}, which cannot be called")
     call: Callable[..., Any] = found
     return call
 

@@ -85,7 +85,7 @@ def test_a_newer_contract_is_refused_with_the_way_out(broken_installed: None) ->
 
 
 def test_a_class_that_is_not_there(broken_installed: None) -> None:
-    with pytest.raises(PluginError, match=r"no class or module 'NoSuchClass'"):
+    with pytest.raises(PluginError, match=r"no 'NoSuchClass'"):
         Plugins.discover().load("filter", "missing")
 
 

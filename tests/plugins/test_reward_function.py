@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -63,18 +65,31 @@ def test_a_missing_field_is_named() -> None:
     ("function", "complaint"),
     [
         ("nowhere", "must be a dotted path"),
-        ("no_such_package.fn", "no_such_package"),
-        (f"{__name__}.missing", "has no function 'missing'"),
+        ("no_such_package.fn", "set PYTHONPATH"),
+        (f"{__name__}.by_answr", "has no 'by_answr'; did you mean by_answer?"),
+        (f"{__name__}.PATHS", "cannot be called"),
         (by_position, "called by keyword"),
         (in_future, "async"),
     ],
 )
 def test_what_cannot_be_called_is_found_at_setup_and_by_validate(function: Any, complaint: str) -> None:
     reward = Function(function=function)
-    with pytest.raises((ValueError, ImportError), match=complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
         reward.setup()
     (rule,) = reward.rules(cast(Any, None))
     assert complaint in rule
+
+
+@pytest.mark.parametrize("line", ["def f(completion) return 1", "import no_such_package", "f = undefined"])
+def test_a_module_that_cannot_be_imported_is_a_broken_rule_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "broken_reward.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    reward = Function(function="broken_reward.f")
+    (rule,) = reward.rules(cast(Any, None))
+    assert line in rule
+    reward.check(completion("4").prompt.example)  # the rule says it all
 
 
 def test_a_function_of_the_script_is_refused_by_the_pool_and_runs_inline() -> None:

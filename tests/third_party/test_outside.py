@@ -89,7 +89,7 @@ def test_a_broken_distribution_is_listed_with_its_tracebacks(environment: Path, 
     for name in ("broken", "missing", "from_the_future"):
         assert name in said
     assert "ImportError: libreward.so.7" in said
-    assert "has no class or module 'NoSuchClass'" in said
+    assert "has no 'NoSuchClass'" in said
     assert "upgrade areal-lit or install an older release" in said
     assert "areal-outside" not in said
 
@@ -98,7 +98,7 @@ def test_a_broken_distribution_is_listed_with_its_tracebacks(environment: Path, 
     ("override", "reason"),
     [
         ("--reward=broken", "ImportError: libreward.so.7"),
-        ("--filters=[missing]", "has no class or module 'NoSuchClass'"),
+        ("--filters=[missing]", "has no 'NoSuchClass'"),
         ("--callbacks=[from_the_future]", r"areal-broken 0.3.0"),
     ],
 )

@@ -12,21 +12,20 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from areal_lit.checkpointing.settings import Checkpoint
+from areal_lit.checkpointing.reading import FORMAT, PREFIX, checkpoints, find_damage, read_state, whole_checkpoints
+from areal_lit.checkpointing.settings import Best, Checkpoint
 from areal_lit.files import writing
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
-STATE_PARTS = ("batches", "components", "random", "evaluation", "config")
-"""The tables of ``state.json``, beside ``format`` and ``step``."""
-_PREFIX = "step-"
 _PARTIAL, _REPLACED, _DELETED = ".partial-", ".replaced-", ".deleted-"
+
+_States = dict[Path, Mapping[str, Any]]
 
 
 class NothingToTrain(ValueError):
@@ -38,7 +37,8 @@ class CheckpointStore:
 
     Args:
         directory: holds one directory per checkpoint.
-        settings: how many are kept, and of which evaluation the best one always is.
+        settings: how many are kept, and of which evaluation the best one always is; where they do not say, what the
+            newest checkpoint of a run that knew it says.
     """
 
     def __init__(self, directory: Path, settings: Checkpoint) -> None:
@@ -104,7 +104,7 @@ class CheckpointStore:
         """Delete what need not be kept beside the one just written; what cannot be deleted is told and stays."""
         if not self._keep_last:
             return
-        others = [path for path in self._all() if path != written]
+        others = [path for path in checkpoints(self.directory) if path != written]
         old = others[: max(0, len(others) - self._keep_last + 1)]
         best = self.best() if old else None
         for path in old:
@@ -119,7 +119,7 @@ class CheckpointStore:
 
     def latest(self) -> Path | None:
         """The newest whole checkpoint; torn and foreign ones are skipped with a warning."""
-        return next(self._whole(), None)
+        return next(whole_checkpoints(self.directory), None)
 
     def best(self) -> Path | None:
         """The whole checkpoint whose evaluation was best, the earliest of equals; None where none was evaluated."""
@@ -128,11 +128,16 @@ class CheckpointStore:
 
     def require_best(self) -> Path:
         """``best``, or ValueError with the reason why there is none."""
-        if self._best is None:
-            raise ValueError("there is no best checkpoint: checkpoint.best names no evaluation set; use auto or a path")
         path = self.best()
         if path is None:
-            raise ValueError(f"there is no best checkpoint: {self.directory} has none with {self._best.key}")
+            meaning = self._meaning(self._states())
+            reason = (
+                f"{self.directory} has none with {meaning.key}"
+                if meaning
+                else f"neither the recipe nor a checkpoint in {self.directory} names its evaluation set "
+                "(checkpoint.best.set)"
+            )
+            raise ValueError(f"there is no best checkpoint: {reason}; use auto or a path")
         return path
 
     def best_score(self) -> float | None:
@@ -141,19 +146,27 @@ class CheckpointStore:
         return best and best[1]
 
     def _best_and_score(self) -> tuple[Path, float] | None:
-        if self._best is None:
+        states = self._states()
+        meaning = self._meaning(states)
+        if meaning is None:
             return None
-        scores = [(path, self._best.score(_evaluation(path))) for path in self._whole()]
-        known = [(path, score) for path, score in reversed(scores) if score is not None]
-        return max(known, key=itemgetter(1), default=None)
+        scores = [(path, meaning.score(state["evaluation"])) for path, state in reversed(states.items())]
+        return max(((path, score) for path, score in scores if score is not None), key=itemgetter(1), default=None)
+
+    def _meaning(self, states: _States) -> Best | None:
+        return self._best or next(filter(None, map(_recorded_best, states.values())), None)
+
+    def _states(self) -> _States:
+        """Of the whole checkpoints, from the newest to the oldest."""
+        return {path: read_state(path) for path in whole_checkpoints(self.directory)}
 
     def abandon_after(self, path: Path) -> None:
         """Move aside what does not lead to ``path``, which the run goes on from; else a later ``latest`` returns to it.
 
         That is every newer checkpoint, and all of them if ``path`` belongs to another run.
         """
-        kept = [other for other in self._all() if other.name <= path.name and path.parent.samefile(self.directory)]
-        abandoned = [other for other in self._all() if other not in kept]
+        others = checkpoints(self.directory)
+        abandoned = [other for other in others if other.name > path.name or not path.parent.samefile(self.directory)]
         if not abandoned:
             return
         aside = next(p for n in itertools.count(1) if not (p := self.directory / f"abandoned-{n}").exists())
@@ -164,48 +177,7 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """What its checkpoints are called, the oldest first; torn ones are among them."""
-        return [path.name for path in self._all()]
-
-    def _all(self) -> list[Path]:
-        return sorted(self.directory.glob(f"{_PREFIX}*")) if self.directory.exists() else []
-
-    def _whole(self) -> Iterator[Path]:
-        """From the newest to the oldest."""
-        for path in reversed(self._all()):
-            problem = find_damage(path)
-            if problem is None:
-                yield path
-            else:
-                logger.warning("skipping checkpoint %s: %s", path, problem)
-
-
-def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint directory; None for a whole one that this version reads."""
-    if not path.exists():
-        return "it does not exist"
-    listing = path / "complete.json"
-    if not listing.is_file():
-        inside = CheckpointStore(path / "checkpoints", Checkpoint()).names()
-        if inside:
-            return f"it is a run's directory, not a checkpoint; checkpoints/ in it holds {', '.join(inside)}"
-        return "it has no complete.json, so it was never finished (or is not a checkpoint)"
-    sizes = _read_object(listing)
-    if sizes is None:
-        return "complete.json is not readable JSON with sizes of files"
-    for name, size in sizes.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size} bytes instead of {size}"
-    state = _read_object(path / "state.json")
-    if state is None or type(state.get("step")) is not int:
-        return "state.json is not readable JSON with a step"
-    if state.get("format") != FORMAT:
-        return f"it has checkpoint format {state.get('format')}, this version of areal-lit reads {FORMAT}"
-    if missing := [part for part in STATE_PARTS if not isinstance(state.get(part), dict)]:
-        return f"state.json has no table {', '.join(missing)}; something else wrote it, or changed it"
-    return None
+        return [path.name for path in checkpoints(self.directory)]
 
 
 def find(name: str, store: CheckpointStore) -> Path | None:
@@ -227,7 +199,7 @@ def find(name: str, store: CheckpointStore) -> Path | None:
     problem = find_damage(path)
     if problem is None:
         return path
-    if newest := CheckpointStore(path / "checkpoints", Checkpoint()).latest():
+    if newest := next(whole_checkpoints(path / "checkpoints"), None):
         return newest
     raise ValueError(
         f"there is no checkpoint to be had at {name!r}: {problem}; give one (runs/quickstart/checkpoints/step-...), a "
@@ -235,28 +207,14 @@ def find(name: str, store: CheckpointStore) -> Path | None:
     )
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """The state of a whole checkpoint."""
-    state: dict[str, Any] = json.loads((path / "state.json").read_text())
-    return state
-
-
 def _name(step: int) -> str:
-    return f"{_PREFIX}{step:08d}"
+    return f"{PREFIX}{step:08d}"
 
 
-def _evaluation(path: Path) -> Mapping[str, float]:
-    state = _read_object(path / "state.json") or {}
-    evaluation: Mapping[str, float] = state.get("evaluation", {})
-    return evaluation
-
-
-def _read_object(file: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+def _recorded_best(state: Mapping[str, Any]) -> Best | None:
+    """What best meant to the run that wrote a checkpoint, which may have been told on its command line."""
+    settings = state["config"].get("checkpoint") or {}
+    return Best(**settings["best"]) if settings.get("best") else None
 
 
 def _sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from areal_lit.checkpointing import Best, Checkpoint, CheckpointStore, find, find_damage, read_state
-from areal_lit.checkpointing.store import STATE_PARTS
+from areal_lit.checkpointing.reading import STATE_PARTS
 
 TABLES: dict[str, Any] = {part: {} for part in STATE_PARTS}
 BEST = Best(set="test", metric="pass@1")
@@ -226,7 +226,20 @@ def test_a_torn_best_counts_no_more(tmp_path: Path) -> None:
 
 
 def test_why_there_is_no_best_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"checkpoint\.best names no evaluation set; use auto or a path"):
+    says = r"neither the recipe nor a checkpoint in .*checkpoints names its evaluation set .*; use auto or a path"
+    with pytest.raises(ValueError, match=says):
         store(tmp_path, 1).require_best()
-    with pytest.raises(ValueError, match="has none with eval/test/pass@1"):
+    with pytest.raises(ValueError, match=r"has none with eval/test/pass@1; use auto or a path"):
         store(tmp_path, 2, best=BEST).require_best()
+
+
+def test_what_best_meant_to_the_run_is_read_from_its_checkpoints(tmp_path: Path) -> None:
+    config = {"checkpoint": {"best": {"set": "test", "metric": "loss", "mode": "min"}}}
+    writes, reads = store(tmp_path), store(tmp_path, keep_last=1)
+    for step, loss in ((1, 2.0), (2, 1.0), (3, 1.5)):
+        save(writes, step, evaluation={"eval/test/loss": loss, "eval/test/pass@1": 1 / loss}, config=config)
+    save(reads, 4, config={"checkpoint": None})
+    assert steps(reads) == [2, 4], "the best stays, though the run goes on without a word of it"
+    assert find("best", reads) == reads.directory / "step-00000002"
+    with pytest.raises(ValueError, match="has none with eval/other/reward"):
+        store(tmp_path, best=Best(set="other")).require_best()

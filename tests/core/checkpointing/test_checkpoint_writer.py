@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from areal_lit.checkpointing import Captured, Checkpoint, CheckpointError, CheckpointStore, CheckpointWriter
-from areal_lit.checkpointing.store import STATE_PARTS
+from areal_lit.checkpointing.reading import STATE_PARTS
 from areal_lit.files import WriteError, writing
 
 WAIT_S = 30.0

@@ -9,8 +9,8 @@ value. The completion itself is none of them, so its reward is an independent re
     explained variance of V = 1 - var(return - V) / var(return)        over all generated tokens
 
 Fails unless the critic explains 80% of what the Monte-Carlo value does. Transformers draws the tokens, not our engine.
-Rewards of 0 and 1 are all that tells the critic which digits are right, which takes a thousand steps
-and more.
+Rewards of 0 and 1 are all that tells the critic which digits are right, which takes more than
+a thousand steps.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ _MEASURES = {
     "train/value_*": Measure(title="value, {}", unit="reward"),
     "*/clip_*": Measure(title="clipped, {1}", unit="share"),
     "*/rejected_*": Measure(title="off-policy weight bounded, {1}", unit="share"),
+    "*/weight_capped": Measure(title="off-policy weight capped", unit="share"),
     "*/gate_slope": Measure(title="slope of the gate", unit="ratio"),
     "*/m2_dropped": Measure(title="dropped by second moment", unit="share"),
     "*/ratio_behaviour": Measure(title="ratio to the behaviour policy", unit="ratio"),

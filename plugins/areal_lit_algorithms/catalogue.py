@@ -125,7 +125,7 @@ def _bounded(rejection: Rejection | None, *, is_corrected: bool) -> str:
         return "unbounded" if is_corrected else ""
     if not is_corrected and rejection.action == "clamp":
         return ""
-    bounds = {"from": rejection.lower, "to": rejection.upper}
+    bounds = {"from": rejection.lower, "to": rejection.upper, "weight_cap": rejection.weight_cap}
     within = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
     return " ".join([rejection.action, rejection.metric, *within])
 

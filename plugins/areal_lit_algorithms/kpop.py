@@ -4,8 +4,9 @@
     loss = [b <= upper] k max(-A rho, -A clip(rho)),     k = p / q, p proximal and q behaviour probability of the token
 
 The ratio of two tiny probabilities is large where next to nothing was at stake, and there b is small: rare tokens stay,
-at a weight k without a bound of its own (``effective_sample_size`` tells). What is left out stays in denominators.
-Advantages and clip are GRPO's.
+at a weight k without a bound of its own: ``rejection.weight_cap`` is one (verl's DPPO, with the same mask: 20), and
+``effective_sample_size`` tells whether it is needed. What is left out stays in denominators. Advantages and clip are
+GRPO's.
 
 | published | ours | why |
 |---|---|---|

@@ -12,7 +12,7 @@ Neither does a completion without any score, whose s_j are an empty sum: ``train
 | published | ours | why |
 |---|---|---|
 | scores of steps only | ``outcome_weight`` 0 | |
-| clip 0.2 | 0.2 | |
+| clip unstated; 0.2 in packages | 0.2 | |
 | mean over each sequence, then over sequences | ``aggregation`` token_mean | as ``grpo`` |
 | KL 0.04, k3 in the loss | ``kl_weight`` 0; k2 if on | as ``grpo`` |
 | deviation unspecified | n - 1, ``eps`` 1e-6 | as ``grpo`` |

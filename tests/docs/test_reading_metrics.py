@@ -19,7 +19,9 @@ from areal_lit.testing.algorithm_case import AlgorithmCase
 from areal_lit.testing.toy import RaggedGroups
 from areal_lit_algorithms.catalogue import Entry
 from areal_lit_algorithms.grpo import GRPO
+from areal_lit_algorithms.kpop import KPop
 from areal_lit_algorithms.pairs import PairAlgorithm
+from areal_lit_algorithms.pieces.rejection import Rejection
 from areal_lit_algorithms.pieces.shaping import Overlong, Shaping
 
 PAGE = Path(__file__).parents[2] / "docs" / "reading_metrics.md"
@@ -66,7 +68,8 @@ def algorithms() -> list[Algorithm]:
     plugins = [p for p in Plugins.discover() if p.kind == "algorithm" and p.distribution == "areal-lit"]
     shaping = Shaping(overlong=Overlong(max_length=12, buffer=6))
     options = GRPO(clip_dual=3.0, kl_weight=0.1, proximal="compare", with_entropy=True, reward_shaping=shaping)
-    return [options, *(Entry.of(plugin).made for plugin in plugins)]
+    capped = KPop(rejection=Rejection(action="mask", metric="binary_kl", upper=2.0, weight_cap=20.0))
+    return [options, capped, *(Entry.of(plugin).made for plugin in plugins)]
 
 
 def of_run(arguments: list[str], runs: Path) -> set[str]:

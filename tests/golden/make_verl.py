@@ -10,7 +10,11 @@ from golden_file import Recorder
 from ragged_cases import MAX_LENGTH, Case, cases
 from torch import Tensor
 from verl.trainer.ppo import core_algos as verl
-from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights, compute_rollout_rejection_mask
+from verl.trainer.ppo.rollout_corr_helper import (
+    compute_rollout_correction_and_rejection_mask,
+    compute_rollout_correction_weights,
+    compute_rollout_rejection_mask,
+)
 from verl.utils.torch_functional import masked_whiten
 from verl.workers.config import ActorConfig
 from verl_advantages import CENTRED, GRPO, RLOO, to_go, turn_advantages, with_what_follows, worth
@@ -36,6 +40,8 @@ REJECTIONS = {
     "seq_mean_k1": "0.8_1.25", "seq_mean_k2": "0.2", "seq_mean_k3": "0.2",
     "seq_max_k2": "0.5", "seq_max_k3": "0.5",
 }  # fmt: skip
+WEIGHT_CAP = 1.5
+"""Of tokens that a rejection keeps."""
 KL_WEIGHT = 0.25
 """In the reward; large enough that the 1e-8 in the root of verl's whitening does not show where rewards are equal."""
 
@@ -178,13 +184,18 @@ def terms(recorder: Recorder, case: Case) -> None:
 
 
 def corrections(recorder: Recorder, case: Case) -> None:
-    """Off-policy weights, what rejection keeps, and the mean over what one of them keeps."""
+    """Off-policy weights, what rejection keeps, the same with a cap, and the mean over what one of them keeps."""
     x = Columns(case)
     for name in WEIGHTS:
         recorder.add(case, f"weight/{name}", value=x.weight(name))
     for name, threshold in REJECTIONS.items():
         kept, _ = compute_rollout_rejection_mask(x.proximal - x.behaviour, x.mask, name, threshold)
         recorder.add(case, f"kept/{name}", value=kept)
+        weights, kept, _ = compute_rollout_correction_and_rejection_mask(
+            x.proximal, x.behaviour, x.mask, rollout_is="token", rollout_is_threshold=WEIGHT_CAP, rollout_rs=name,
+            rollout_rs_threshold=threshold,
+        )  # fmt: skip
+        recorder.add(case, f"capped/{name}", value=weights.batch["rollout_is_weights"] * kept)
         if name == "token_k2":
             recorder.add(case, "kept_loss", loss=verl.agg_loss(x.value, kept, "token-mean"))
 

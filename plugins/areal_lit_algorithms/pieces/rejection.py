@@ -36,6 +36,9 @@ class Rejection:
         lower: smallest value within bounds, for ratio and k1 only: the others are never below 0. Together they hold
             what the metric is where the policies agree: 1 for a ratio, 0 for the others. Null for none.
         upper: largest value within bounds; null for none.
+        weight_cap: largest weight of what a mask keeps, at least 1; null for none. Judged each by itself, tokens whose
+            ratio, k2 or k3 is within an upper bound have a bounded weight anyway; by binary_kl or by their sequence
+            they may keep any. verl's truncation beside its masks is 2, and 20 in DPPO (arXiv 2602.04879).
     """
 
     level: Literal["token", "sequence"] = "token"
@@ -44,10 +47,18 @@ class Rejection:
     aggregate: Literal["sum", "mean", "max"] = "mean"
     lower: float | None = None
     upper: float | None = 5.0
+    weight_cap: float | None = None
 
     def __post_init__(self) -> None:
         if self.action == "clamp" and self.metric != "ratio":
             raise ValueError(f"action clamp bounds the ratio itself, got metric {self.metric!r}; set action to mask")
+        if self.weight_cap is not None and self.action == "clamp":
+            raise ValueError(f"weight_cap is for action mask, got {self.weight_cap}; a clamp caps the weight at upper")
+        if self.weight_cap is not None and not self.weight_cap >= 1:
+            raise ValueError(f"weight_cap must be >= 1, the weight of on-policy tokens, got {self.weight_cap}")
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
         if self.lower is None and self.upper is None:
             raise ValueError("a rejection needs lower or upper, got neither; for none at all set it to null")
         if self.lower is not None and self.upper is not None and not self.lower < self.upper:
@@ -80,16 +91,23 @@ class Rejection:
         return ratio(value_T) if self.metric == "ratio" else value_T
 
     def apply(self, weight_T: Tensor, statistic_T: Tensor, mask_T: Tensor) -> tuple[Tensor, tuple[Metric, ...]]:
-        """The weight after the action, [T], and the fractions of loss tokens below and above the bounds."""
+        """The weight after the action, [T], and the fractions of loss tokens below and above the bounds.
+
+        With ``weight_cap`` also the fraction that it lowers, ``weight_capped``.
+        """
         low_T = statistic_T < (float("-inf") if self.lower is None else self.lower)
         high_T = statistic_T > (float("inf") if self.upper is None else self.upper)
-        metrics = (
+        metrics = [
             masked_metric("rejected_low", low_T.float(), mask_T),
             masked_metric("rejected_high", high_T.float(), mask_T),
-        )
-        if self.action == "mask":
-            return weight_T.where(~(low_T | high_T), 0.0), metrics
-        return statistic_T.clamp(self.lower, self.upper), metrics
+        ]
+        if self.action == "clamp":
+            return statistic_T.clamp(self.lower, self.upper), tuple(metrics)
+        kept_T = weight_T.where(~(low_T | high_T), 0.0)
+        if self.weight_cap is not None:
+            metrics.append(masked_metric("weight_capped", (kept_T > self.weight_cap).float(), mask_T))
+            kept_T = kept_T.clamp(max=self.weight_cap)
+        return kept_T, tuple(metrics)
 
     def _aggregated(self, x_T: Tensor, batch: TokenBatch) -> Tensor:
         """Over each sequence's loss tokens, [S]; 0 where there are none. ``x`` is 0 outside the mask."""

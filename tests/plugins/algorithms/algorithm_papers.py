@@ -157,7 +157,8 @@ def off_policy_weight(paper: SimpleNamespace, sample: Sample, token: Token) -> f
     )
     if rejection.action == "clamp":
         return min(max(statistic, lower), upper)
-    return weight if lower <= statistic <= upper else 0.0
+    cap = math.inf if rejection.weight_cap is None else rejection.weight_cap
+    return min(weight, cap) if lower <= statistic <= upper else 0.0
 
 
 def _distance(metric: str, token: Token) -> float:

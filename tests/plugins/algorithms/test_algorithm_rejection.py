@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -99,6 +100,45 @@ def test_the_grid(level: Any, action: Any, metric: Any, aggregate: Any, drawn: A
         assert values["rejected_low"] + values["rejected_high"] == pytest.approx(share)
 
 
+@pytest.mark.parametrize(("level", "action", "metric", "aggregate"), [kind for kind in GRID if kind[1] == "mask"])
+@given(drawn=rows, weight_cap=st.floats(1.0, 3.0))
+@settings(max_examples=20)
+def test_a_cap_bounds_what_a_mask_keeps_and_changes_nothing_else(
+    level: Any, action: Any, metric: Any, aggregate: Any, drawn: Any, weight_cap: float
+) -> None:
+    lower, upper = BOUNDS[metric]
+    uncapped = Rejection(level=level, action=action, metric=metric, aggregate=aggregate, lower=lower, upper=upper)
+    batch = batch_of(drawn)
+    policies = batch["proximal"], batch["logprob"], batch
+    free_T, _ = off_policy_weight(*policies, is_corrected=True, rejection=uncapped)
+    capped = replace(uncapped, weight_cap=weight_cap)
+    weight_T, metrics = off_policy_weight(*policies, is_corrected=True, rejection=capped)
+    assert weight_T.tolist() == [min(free, weight_cap) for free in free_T.tolist()]
+    is_above = [free > weight_cap for free in free_T[batch["loss_mask"]].tolist()]
+    if is_above:
+        assert {m.name: m.value for m in metrics}["weight_capped"] == pytest.approx(sum(is_above) / len(is_above))
+    uncorrected = [off_policy_weight(*policies, is_corrected=False, rejection=r)[0] for r in (uncapped, capped)]
+    assert uncorrected[0].tolist() == uncorrected[1].tolist()
+
+
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        Rejection(action="mask", metric="binary_kl", upper=2.0),
+        Rejection(level="sequence", action="mask", metric="k1", lower=-0.1, upper=0.1),
+        Rejection(level="sequence", action="mask", lower=0.9, upper=1.1),
+    ],
+)
+def test_masks_that_leave_a_weight_without_a_bound_are_bounded_by_a_cap(rejection: Rejection) -> None:
+    """The first token is 2981 times likelier than it was, the second as much less: their sequence is where it was."""
+    batch = batch_of([[(-12.0, 8.0, True), (-4.0, -8.0, True)]])
+    policies = batch["proximal"], batch["logprob"], batch
+    free_T, _ = off_policy_weight(*policies, is_corrected=True, rejection=rejection)
+    capped_T, _ = off_policy_weight(*policies, is_corrected=True, rejection=replace(rejection, weight_cap=2.0))
+    assert free_T[1:].tolist() == pytest.approx([math.exp(8), math.exp(-8)])
+    assert capped_T[1:].tolist() == pytest.approx([2.0, math.exp(-8)])
+
+
 def test_a_bound_may_be_missing() -> None:
     batch = batch_of([[(-1.0, -1.0, True), (-2.0, 1.5, True)]])
     policies = batch["proximal"], batch["logprob"], batch
@@ -172,6 +212,11 @@ def test_no_bounds_reject_what_policies_agree_on(metric: Any, lower: float | Non
     ("arguments", "message"),
     [
         ({"metric": "k2"}, "action clamp bounds the ratio itself, got metric 'k2'"),
+        ({"weight_cap": 2.0}, "weight_cap is for action mask, got 2.0; a clamp caps the weight at upper"),
+        *(
+            ({"action": "mask", "weight_cap": cap}, "weight_cap must be >= 1, the weight of on-policy tokens")
+            for cap in (0.9, -1.0, math.nan)
+        ),
         ({"upper": None}, "needs lower or upper, got neither"),
         ({"lower": 2.0, "upper": 1.0}, "lower must be < upper, got 2.0 and 1.0"),
         ({"upper": 0.0}, "bounds of ratio must hold 1"),

@@ -89,6 +89,8 @@ BOUNDS = {"ratio": (0.8, 1.5), "k1": (-0.3, 0.4), "k2": (None, 0.2), "k3": (None
 def rejections() -> list[Rejection | None]:
     """Every combination that there is."""
     made: list[Rejection | None] = [None, Rejection(lower=0.8, upper=None)]
+    capped: Any = {"action": "mask", "metric": "binary_kl", "upper": 0.1, "weight_cap": 1.1}
+    made += [Rejection(**capped), Rejection(level="sequence", **capped)]
     for level, aggregates in {"token": ("mean",), "sequence": ("sum", "mean", "max")}.items():
         for metric, (lower, upper) in BOUNDS.items():
             for action in ("mask", "clamp") if metric == "ratio" else ("mask",):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import golden_file
@@ -147,6 +148,16 @@ def test_rejection(name: str) -> None:
         assert_tokens(kept, case, PIECES, f"kept/{name}/value")
         dropped += int((kept[case.mask] == 0).sum())
     assert dropped > 100
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_rejection_with_a_cap_on_the_weight(name: str) -> None:
+    capped = 0
+    for case in cases():
+        weight = weight_of(case, replace(KEPT[name], weight_cap=1.5), is_corrected=True)
+        assert_tokens(weight, case, PIECES, f"capped/{name}/value")
+        capped += int((weight == 1.5).sum())
+    assert capped > 100
 
 
 @pytest.mark.parametrize(

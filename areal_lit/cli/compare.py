@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PREFERRED = ("rollout/reward", "eval/*/reward", "train/loss", "*")
 """Which curve is drawn unless told: the first of these that the runs share."""
 
-ORDER = ("eval/", "rollout/", "reward/", "train/")
+ORDER = ("eval/", "rollout/reward", "rollout/", "reward/", "train/")
 """Which metrics are listed first; the rest follows."""
 
 WIDTH_OF_FILES = 10_000

@@ -78,14 +78,15 @@ def test_results_come_first_and_what_is_always_zero_is_only_counted(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = (
-        "step,time/step,train/loss,reward/std,rollout/groups,rollout/reward,eval/sums/reward,train/skipped,time/idle\n"
+        "step,time/step,train/loss,reward/std,rollout/groups,rollout/reward,eval/sums/reward,train/skipped,idle\n"
     )
     for name, skipped in (("fast", 0), ("slow", 1)):
         (runs / name / "metrics.csv").write_text(f"{table}1,1,1,1,1,1,1,{skipped},0\n2,1,1,1,1,1,1,0,0.0\n")
     assert main(["compare", "runs/fast", "runs/slow"]) == 0
     _, metrics, zero, *_ = blocks(capsys.readouterr().out)
     assert [line.split()[0] for line in metrics[1::2]] == [
-        "eval/sums/reward", "rollout/reward", "rollout/groups", "reward/std", "train/loss", "train/skipped", "time/step",
+        "eval/sums/reward", "rollout/reward", "rollout/groups", "reward/std", "train/loss", "train/skipped",
+        "time/step",
     ]  # fmt: skip
     assert zero == ["1 metric is 0 in every run; --json lists all"]
 

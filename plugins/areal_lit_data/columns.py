@@ -6,13 +6,14 @@ import logging
 import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
 from areal_lit.names import closest
 from areal_lit.text import TextCodec
 from areal_lit.types import Example
 
 Row = Mapping[str, Any]
+RowT = TypeVar("RowT")
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def _messages(value: Any, column: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(value)
 
 
-class RowExamples(Sequence[Example]):
+class RowExamples(Sequence[Example], Generic[RowT]):
     """Examples made from rows on access.
 
     Args:
@@ -139,7 +140,9 @@ class RowExamples(Sequence[Example]):
         keep: indices of the rows that count; None for all.
     """
 
-    def __init__(self, rows: Sequence[Row], make: Callable[[Row], Example], keep: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[RowT], make: Callable[[RowT], Example], keep: Sequence[int] | None = None
+    ) -> None:
         self.rows = rows
         self.make = make
         self.keep = range(len(rows)) if keep is None else keep
@@ -150,16 +153,16 @@ class RowExamples(Sequence[Example]):
     @overload
     def __getitem__(self, index: int) -> Example: ...
     @overload
-    def __getitem__(self, index: slice) -> RowExamples: ...
-    def __getitem__(self, index: int | slice) -> Example | RowExamples:
+    def __getitem__(self, index: slice) -> RowExamples[RowT]: ...
+    def __getitem__(self, index: int | slice) -> Example | RowExamples[RowT]:
         if isinstance(index, slice):
             return RowExamples(self.rows, self.make, self.keep[index])
         return self.make(self.rows[self.keep[index]])
 
 
 def select(
-    examples: RowExamples, codec: TextCodec, *, name: str, max_prompt_tokens: int | None, limit: int | None
-) -> RowExamples:
+    examples: RowExamples[RowT], codec: TextCodec, *, name: str, max_prompt_tokens: int | None, limit: int | None
+) -> RowExamples[RowT]:
     """The examples whose prompts fit, at most ``limit``; what is dropped is counted and logged.
 
     Raises ValueError when nothing is left.
@@ -186,7 +189,7 @@ def select(
     return RowExamples(examples.rows, examples.make, keep)
 
 
-def check_rows(examples: RowExamples, name: str) -> None:
+def check_rows(examples: Sequence[Example], name: str) -> None:
     """Raise ValueError when there are none."""
     if not len(examples):
         raise ValueError(f"{name} holds no rows; give a file or split with at least one")

@@ -110,7 +110,7 @@ class ReasoningGym(DataModule):
     def evaluation(self) -> Mapping[str, Source]:
         return self._evaluation
 
-    def _entries(self, name: str, task: Task, size: int, seed: int) -> RowExamples:
+    def _entries(self, name: str, task: Task, size: int, seed: int) -> RowExamples[Row]:
         """The task's entries by index, each of which it draws from its seed and the index."""
         return RowExamples(create_task(name, task, size, seed), partial(self._example, name))
 

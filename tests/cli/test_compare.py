@@ -77,9 +77,7 @@ def test_only_some_metrics(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_results_come_first_and_what_is_always_zero_is_only_counted(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = (
-        "step,time/step,train/loss,reward/std,rollout/groups,rollout/reward,eval/sums/reward,train/skipped,idle\n"
-    )
+    table = "step,time/step,train/loss,reward/std,rollout/groups,rollout/reward,eval/sums/reward,train/skipped,idle\n"
     for name, skipped in (("fast", 0), ("slow", 1)):
         (runs / name / "metrics.csv").write_text(f"{table}1,1,1,1,1,1,1,{skipped},0\n2,1,1,1,1,1,1,0,0.0\n")
     assert main(["compare", "runs/fast", "runs/slow"]) == 0

@@ -191,8 +191,8 @@ def main() -> None:
     parser.add_argument("--objectives", nargs="+", choices=list(OBJECTIVES), default=["naive", "decoupled", "m2po"])
     parser.add_argument("--lags", nargs="+", type=int, default=LAGS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
-    parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=5e-5)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     for path in (options.cells, options.plot):
         path.parent.mkdir(parents=True, exist_ok=True)

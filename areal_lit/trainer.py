@@ -36,7 +36,7 @@ from areal_lit.rewarding import Rewarding
 from areal_lit.roles import Role
 from areal_lit.rollout import Rollout
 from areal_lit.teacher_server import TeacherServer
-from areal_lit.validation import broken_rules, describe, name_rules, place_rules
+from areal_lit.validation import broken_rules, describe, end_rules, name_rules, place_rules
 from areal_lit.weight_sync import WeightSync
 
 
@@ -198,8 +198,9 @@ class Trainer:
             return run.evaluate()
 
     def validate(self, *, resume: str | None = None) -> list[str]:
-        """Every broken rule, and why ``fit(resume=...)`` could not use its directory; starts and writes nothing."""
-        return [*broken_rules(self), *place_rules(self, resume), *name_rules(self, resume)]
+        """Every broken rule, and why ``fit(resume=...)`` could not use its directory or go on. Starts nothing."""
+        of_run = (*place_rules(self, resume), *name_rules(self, resume), *end_rules(self, resume))
+        return [*broken_rules(self), *of_run]
 
     def describe(self) -> list[str]:
         """What would be started where."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from areal_lit.collector import collected_later
 from areal_lit.logs import shown_on_terminal
 from areal_lit.recipes.warm_up import warm_up_for
-from areal_lit.validation import BrokenRules, broken_rules, evaluation_rules, start_rules
+from areal_lit.validation import BrokenRules, broken_rules, evaluation_rules, name_rules, place_rules, start_rules
 
 if TYPE_CHECKING:
     from areal_lit.run.run import Run
@@ -32,7 +32,7 @@ def running(trainer: Trainer, *, resume: str | None) -> Iterator[Run]:
         KeyboardInterrupt: the run was interrupted; it has saved what it did.
     """
     with shown_on_terminal():
-        _check(trainer.validate(resume=resume))
+        _check([*broken_rules(trainer), *place_rules(trainer, resume), *name_rules(trainer, resume)])
         with warm_up_for(trainer):
             with collected_later():
                 from areal_lit.run.training import TrainingLifecycle

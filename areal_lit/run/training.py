@@ -10,9 +10,10 @@ from typing import Any
 from areal_lit.checkpointing import CheckpointError, NothingToTrain
 from areal_lit.run.data import RunData
 from areal_lit.run.lifecycle import GO_ON, Checkpoint, Lifecycle
-from areal_lit.run.recipe_changes import check_changes
+from areal_lit.run.recipe_changes import log_changes
 from areal_lit.run.run import Run
 from areal_lit.run.state import RunState
+from areal_lit.validation import nothing_left
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,9 @@ class TrainingLifecycle(Lifecycle):
         if checkpoint is None:
             return None
         path, state = checkpoint
-        check_changes(path, state.get("config") or {}, config)
-        trainer = self._trainer
-        if trainer.max_steps is not None and trainer.step >= trainer.max_steps:
-            raise NothingToTrain(
-                f"nothing is left to train: {path} is at step {trainer.step} and max_steps is {trainer.max_steps}; "
-                "raise max_steps to go on, or start a new run (--name NAME)"
-            )
+        log_changes(state["config"], config)
+        if problem := nothing_left(path, self._trainer.step, self._trainer.max_steps):
+            raise NothingToTrain(problem)
         return checkpoint
 
     def _check_data(self, data: RunData) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from areal_lit.run.recipe_changes import check_changes
+from areal_lit.run.recipe_changes import fixed_changes, log_changes
 
 SAVED: dict[str, Any] = {
     "seed": 0,
@@ -35,8 +36,13 @@ def changed(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_another_seed_algorithm_or_data_is_refused(current: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot resume from runs/x/step-1: {says}"):
-        check_changes(Path("runs/x/step-1"), SAVED, current)
+    (rule,) = fixed_changes(Path("runs/x/step-1"), SAVED, current)
+    assert re.match(f"cannot resume from runs/x/step-1: {says}", rule)
+
+
+def test_each_of_them_is_told() -> None:
+    rules = list(fixed_changes(Path("c"), SAVED, changed(seed=1, data={"class_path": "d.GSM8K"})))
+    assert [rule.split(" ")[4] for rule in rules] == ["seed", "data.class_path"]
 
 
 def test_what_else_changed_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +50,7 @@ def test_what_else_changed_is_said(caplog: pytest.LogCaptureFixture) -> None:
         policy={"optimizer": {"class_path": "o.AdamW", "init_args": {"lr": 1.0, "beta": 0.9}}},
         data={"class_path": "d.Sums", "init_args": {}},
     )
-    check_changes(Path("c"), SAVED, current)
+    log_changes(SAVED, current)
     assert [(record.levelno, record.message) for record in caplog.records] == [
         (logging.WARNING, "resume: data.init_args.digits 2 -> absent"),
         (logging.WARNING, "resume: policy.optimizer.init_args.lr 0.0003 -> 1.0"),
@@ -54,6 +60,7 @@ def test_what_else_changed_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_may_change_and_what_did_not_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     current = changed(name="second", max_steps=9, checkpoint={"keep_last": 0}, loggers=[], token="hf_1")
-    check_changes(Path("c"), SAVED, current)
-    check_changes(Path("c"), {}, current)
+    log_changes(SAVED, current)
+    log_changes({}, current)
     assert not caplog.records
+    assert [*fixed_changes(Path("c"), SAVED, current), *fixed_changes(Path("c"), {}, changed(seed=1))] == []

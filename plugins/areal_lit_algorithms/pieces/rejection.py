@@ -125,12 +125,14 @@ def binary_kl(first_T: Tensor, second_T: Tensor) -> Tensor:
     """The larger of the KLs between Bernoulli(exp first) and Bernoulli(exp second), float64 [T].
 
     Certainty counts as a probability of 1 - 1e-6: log-probs from float32 logits know no more, and what is beyond would
-    reject tokens that are 90% likely to the other policy. What only one of the two can draw is infinitely far.
+    reject tokens that are 90% likely to the other policy. What only one of the two can draw is infinitely far, what
+    neither can is not.
     """
     log_p, log_q = (x_T.double().clamp(max=-1e-6) for x_T in (first_T, second_T))
     p_T, q_T, not_p_T, not_q_T = log_p.exp(), log_q.exp(), -log_p.expm1(), -log_q.expm1()
-    there_T = p_T.xlogy(p_T / q_T) + not_p_T.xlogy(not_p_T / not_q_T)
-    back_T = q_T.xlogy(q_T / p_T) + not_q_T.xlogy(not_q_T / not_p_T)
+    yes_T, no_T = log_p - log_q, not_p_T.log() - not_q_T.log()
+    there_T = p_T * masked(yes_T, p_T > 0) + not_p_T * no_T
+    back_T = -q_T * masked(yes_T, q_T > 0) - not_q_T * no_T
     return there_T.maximum(back_T)
 
 
@@ -159,3 +161,14 @@ def weight_metrics(weight_T: Tensor, mask_T: Tensor) -> tuple[Metric, ...]:
         masked_metric("off_policy_weight", weight_T, mask_T),
         masked_metric("off_policy_weight_square", weight_T.square(), mask_T),
     )
+
+
+def check_without_proximal(decoupled: bool, rejection: Rejection | None) -> None:
+    """Raise ValueError for what needs the proximal policy where the ratio refers to the behaviour policy."""
+    if decoupled:
+        raise ValueError("decoupled clips around the proximal policy, got old 'behaviour'; set decoupled to false")
+    if rejection is not None and rejection.action == "mask":
+        raise ValueError(
+            "rejection masks by comparing with the proximal policy, got old 'behaviour'; set old to proximal, or "
+            "rejection to null"
+        )

@@ -172,6 +172,15 @@ def test_binary_kl_of_certain_tokens_is_finite() -> None:
     assert (likely, equal) == (0.0, 0.0)
 
 
+def test_binary_kl_of_what_is_next_to_impossible_is_a_number() -> None:
+    never, far = float("-inf"), -800.0  # of which exp is 0
+    tokens = torch.tensor([[never, never], [far, 2 * far], [never, -0.5], [far, math.log(0.5)]])
+    first, second = tokens.T
+    expected = [0.0, 0.0, math.inf, 0.5 * -far + math.log(0.5)]
+    assert binary_kl(first, second).tolist() == pytest.approx(expected)
+    assert binary_kl(second, first).tolist() == pytest.approx(expected)
+
+
 def test_what_rounds_to_certainty_is_near_to_what_is_nearly_certain() -> None:
     """A float32 log-prob of 0 may be any probability above 1 - 1e-6."""
     rounded, known = binary_kl(torch.tensor([0.0, -1e-6]), torch.tensor([-0.1, -0.1])).tolist()

@@ -22,9 +22,9 @@ def in_thread(call: Callable[[], T], *, name: str, niceness: int = 0) -> Future[
     future: Future[T] = Future()
 
     def run() -> None:
-        if niceness and sys.platform == "linux":
-            os.nice(niceness)
         try:
+            if sys.platform == "linux":
+                os.nice(niceness)
             value = call()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who gets it from the future
             future.set_exception(error)

@@ -62,15 +62,15 @@ def test_what_a_workflow_lets_out_cancels_no_episode(make: Make, error: BaseExce
 
 
 def test_a_workflow_that_cancels_its_own_task_is_named(make: Make) -> None:
-    class Suicidal(Workflow):
+    class CancelsItself(Workflow):
         async def run(self, prompt: Prompt, episode: Any) -> None:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
             await asyncio.sleep(0)
 
-    with pytest.raises(RuntimeError, match=r"workflow Suicidal cancelled its own task .* row \d of source 'data'"):
-        make(settings(), workflow=Suicidal()).next_batch(0)
+    with pytest.raises(RuntimeError, match=r"workflow CancelsItself cancelled its own task .* row \d of source 'data'"):
+        make(settings(), workflow=CancelsItself()).next_batch(0)
 
 
 def test_everything_failing_ends_the_run_with_the_cause(make: Make) -> None:

@@ -110,7 +110,8 @@ _MEASURES = {
     "*/skipped_steps": Measure(title="skipped optimizer steps", unit="steps", best=min),
     "data/rows": Measure(title="rows of data", unit="rows"),
     "data/empty_rows": Measure(title="rows without trained tokens", unit="rows", best=min),
-    "*/tokens": Measure(title="tokens", unit="tokens"),
+    "data/tokens": Measure(title="tokens of data", unit="tokens"),
+    "train/tokens": Measure(title="tokens trained on", unit="tokens"),
     # evaluation
     "eval/*/reward": Measure(title="reward on {}", unit="reward", best=max),
     "eval/*/reward_ci95": Measure(title="reward on {}, half of 95% interval", unit="reward"),

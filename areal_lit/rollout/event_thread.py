@@ -38,6 +38,7 @@ class EventThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._failed: Future[None] = Future()
+        self._failures: set[str] = set()
         self._lock = threading.Lock()
         self._is_stopping = False
 
@@ -134,12 +135,15 @@ class EventThread:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """End every current and future wait with this error; the first one counts. For any thread."""
+        """End every current and future wait with this error; the first one counts, others are told once each. For any
+        thread."""
+        told = f"{type(error).__name__}: {error}"
         with self._lock:
             if not self._failed.done():
                 self._failed.set_exception(error)
-            elif self._failed.exception() is not error:
-                logger.warning("after the first failure, another: %s: %s", type(error).__name__, error)
+            elif told not in self._failures:
+                logger.warning("after the first failure, another: %s", told)
+            self._failures.add(told)
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Cancel what runs, run ``last`` on the loop, and end the thread; idempotent."""

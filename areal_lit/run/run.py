@@ -115,7 +115,8 @@ class Run:
         trainer = self.trainer
         self.tell_finished_rollouts()
         batch = self._prepared(groups)
-        self._metrics += [*self.batches.check(batch, trainer.step), *trainer.algorithm.step_metrics(batch)]
+        num_tokens = Metric(name="train/tokens", sum=int(batch["loss_mask"].sum()), reduction="sum")
+        self._metrics += [num_tokens, *self.batches.check(batch, trainer.step), *trainer.algorithm.step_metrics(batch)]
         self._hook.batch_ready(trainer=trainer, batch=batch, step=trainer.step)
         return batch
 

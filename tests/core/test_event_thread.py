@@ -52,6 +52,14 @@ def test_deadline_names_what_was_waited_for_and_ends_it(thread: EventThread) -> 
     assert ended.wait(5)
 
 
+def test_of_later_failures_each_is_told_once(thread: EventThread, caplog: pytest.LogCaptureFixture) -> None:
+    for reason in ("first", "second", "first", "second", "third", "third"):
+        thread.fail(OSError(reason))
+    assert [record.message.rpartition(" ")[2] for record in caplog.records] == ["second", "third"]
+    with pytest.raises(OSError, match="first"):
+        thread.run(forever(), timeout_s=5, what="nothing")
+
+
 def test_failure_ends_current_and_future_waits_and_the_first_counts(thread: EventThread) -> None:
     timer = threading.Timer(0.02, lambda: thread.fail(OSError("first")))
     timer.start()

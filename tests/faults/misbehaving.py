@@ -144,6 +144,9 @@ class Wayward(Workflow):
     async def good(self, trajectory: Trajectory) -> Trajectory:
         return trajectory
 
+    async def masks(self, trajectory: Trajectory) -> Trajectory:
+        return replace(trajectory, loss_mask=np.zeros_like(trajectory.loss_mask))
+
     async def raises(self, trajectory: Trajectory) -> Any:
         raise LookupError("no such tool")
 

@@ -9,6 +9,8 @@ import pytest
 from fault_parts import Rows, Trained, small
 from misbehaving import Wayward
 
+from areal_lit_callbacks.progress.concerns import concerns
+
 FAILING = ("raises", "exits", "hangs", "text", "short", "nan", "outside")
 
 
@@ -25,6 +27,16 @@ def test_a_run_outlives_whatever_its_workflow_does(tmp_path: Path) -> None:
     assert trained.total("rollout/dropped_episodes") == 2
     assert trained.total("rollout/rejected/failed") == len(FAILING)
     assert trained.total("rollout/rejected/dropped") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("act", "concern"), [("good", None), ("masks", "masked")])
+def test_a_run_that_trains_on_no_token_says_so(tmp_path: Path, act: str, concern: str | None) -> None:
+    run = small(tmp_path, workflow=Wayward(act), loggers=[trained := Trained()], max_steps=1)
+    run.fit()
+    values = trained.steps[1]
+    assert values["train/tokens"] == sum(each.num_generated for group in trained.groups for each in group.trajectories)
+    assert (concern in concerns(values, warn_above=1e-3)) == (concern is not None)
 
 
 @pytest.mark.slow

@@ -72,6 +72,8 @@ def test_every_evaluation_set_has_its_line():
         ("rollout/failure_budget_used", 0.5, 0.49, "50% of the failure budget"),
         ("train/skipped_steps", 1.0, 0.0, "1 optimizer steps were skipped"),
         ("rollout/truncated", 1.0, 0.99, "every completion ends at max_new_tokens"),
+        ("train/tokens", 0.0, 1.0, "no token is trained on"),
+        ("train/grad_norm", 0.0, 1e-9, "the gradient is 0"),
     ],
 )
 def test_what_is_off_is_said_and_nothing_else(metric, value, fine, sentence):

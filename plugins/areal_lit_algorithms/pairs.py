@@ -13,12 +13,12 @@ from areal_lit.contracts.algorithm import Algorithm
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric, Trajectory
 from areal_lit_algorithms.sequences import (
-    Completed,
+    RowCompletion,
     TooLong,
     as_trajectory,
     check_length,
     completed,
-    is_completed,
+    is_row_completion,
     length_rules,
 )  # fmt: skip
 
@@ -96,12 +96,12 @@ class PairAlgorithm(Algorithm):
         chosen, rejected = (side.token_ids.tolist() for side in made)
         return [] if chosen == rejected else made
 
-    def _sides(self, example: Example) -> tuple[Completed, Completed]:
+    def _sides(self, example: Example) -> tuple[RowCompletion, RowCompletion]:
         return self._side(example, self.chosen_field), self._side(example, self.rejected_field)
 
-    def _side(self, example: Example, name: str) -> Completed:
+    def _side(self, example: Example, name: str) -> RowCompletion:
         side = example.fields.get(name)
-        if not is_completed(side):
+        if not is_row_completion(side):
             raise ValueError(
                 f"needs a string or token ids in field {name!r}, got {type(side).__name__}; its fields are "
                 f"{sorted(example.fields)}: name the right ones by chosen_field and rejected_field, or read chat "

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
 TooLong = Literal["raise", "drop", "truncate"]
-Completed = str | Sequence[int]
+RowCompletion = str | Sequence[int]
 """A completion as text, or as the ids of its tokens as a model drew them, their end included."""
 
 
-def is_completed(value: object) -> TypeGuard[Completed]:
+def is_row_completion(value: object) -> TypeGuard[RowCompletion]:
     """Whether the field of a row holds a completion; no token at all is none."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return isinstance(value, str)
-    return len(value) > 0 and all(isinstance(token, int) for token in value)
+    if isinstance(value, str):
+        return True
+    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(token, int) for token in value)
 
 
 def check_length(max_length: int | None) -> None:
@@ -51,7 +51,7 @@ def length_rules(trainer: Trainer, max_length: int | None, *, sequences: int = 1
             )
 
 
-def completed(prompt: Prompt, completion: Completed, codec: TextCodec) -> tuple[IntArray, BoolArray]:
+def completed(prompt: Prompt, completion: RowCompletion, codec: TextCodec) -> tuple[IntArray, BoolArray]:
     """Token ids of a row's prompt, a completion and its end, and which are of the latter two, [n] each.
 
     Each part is encoded by itself, as it is when a model continues a prompt. Text is followed by an end token; tokens

@@ -75,8 +75,8 @@ class M2PO(PolicyGradient):
         batch = super().prepare(batch)
         mask_T, log_ratio_T = batch["loss_mask"], batch["proximal"] - batch["logprob"]
         judged_T = mask_T if self.among == "all" else mask_T & (batch["advantage"] * log_ratio_T > 0)
-        would_all_go = bool((judged_T == mask_T).all())
-        kept_N = within_second_moment(log_ratio_T[judged_T], self.m2_threshold, keep_smallest=would_all_go)
+        is_all_judged = bool((judged_T == mask_T).all())
+        kept_N = within_second_moment(log_ratio_T[judged_T], self.m2_threshold, keep_smallest=is_all_judged)
         return batch.with_columns(kept=mask_T.masked_scatter(judged_T, kept_N))
 
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:

@@ -24,6 +24,6 @@ def within_second_moment(log_ratio_N: Tensor, threshold: float, *, keep_smallest
     mean_N = sorted_N.cumsum(0) / (sorted_N.new_ones(sorted_N.shape).cumsum(0))
     num_kept = int((mean_N < threshold).sum())
     if num_kept == len(sorted_N):
-        return moment_N == moment_N
+        return moment_N >= 0  # all of them
     is_kept_N = moment_N < sorted_N[num_kept]
     return is_kept_N if bool(is_kept_N.any()) or not keep_smallest else moment_N <= sorted_N[0]

@@ -40,7 +40,7 @@ class RunRecords:
         return self.path.resolve().name
 
     @property
-    def goes_on(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether a process is at work in the directory; yes where that cannot be told."""
         return is_held(self.path / RUN_LOCK)
 

@@ -114,7 +114,7 @@ def _completions(run: str) -> tuple[Mapping[tuple[str, str], Sequence[Entry]], s
 
 def _logged(run: str) -> Sequence[Entry]:
     records = RunRecords(Path(run).expanduser())
-    if records.goes_on:
+    if records.is_in_use:
         raise ValueError(
             f"{run} still goes on, and a resumed run would find other pairs; wait for its end, or copy its "
             "samples.jsonl into a directory of its own"

@@ -29,6 +29,9 @@ from areal_lit.weight_sync import MismatchAlarm, WeightSyncer
 if TYPE_CHECKING:
     from areal_lit.trainer import Trainer
 
+Sources = Mapping[str, Mapping[str, Source]]
+"""Kind of source -> name -> source."""
+
 
 class Online:
     """Rollout loop, reward pool and weight sync of a run, started and stopped together."""
@@ -193,10 +196,6 @@ def _loaded_config(spec: ModelSpec) -> Mapping[str, Any]:
         config: Mapping[str, Any] = load_config(spec).get_text_config().to_dict()
         return config
     return {}
-
-
-Sources = Mapping[str, Mapping[str, Source]]
-"""Kind of source -> name -> source."""
 
 
 def require_rewards(default: Reward | None, sources: Sources) -> None:

@@ -40,6 +40,8 @@ def online_rules(trainer: Trainer) -> Iterator[str]:
             "use e.g. 1.0 (evaluation.sampling may be greedy)"
         )
     yield from _reward_rules(trainer)
+    if not trainer.launcher.in_process:
+        yield from _travel_rules(trainer)
     yield from length_rules(trainer)
     yield from _distribution_rules(trainer)
     yield from _transport_rules(trainer)
@@ -74,8 +76,10 @@ def _reward_rules(trainer: Trainer) -> Iterator[str]:
                     f"reward is missing: {path} leaves scoring {', '.join(names)} to it; name one, or give each source "
                     "of a mixture its own"
                 )
-    if trainer.launcher.in_process:
-        return
+
+
+def _travel_rules(trainer: Trainer) -> Iterator[str]:
+    """Rewards reach the processes that they run in."""
     untravelled: list[str] = []
     for path, component in components(trainer).items():
         if not isinstance(component, Reward) or inspect.iscoroutinefunction(component.score):

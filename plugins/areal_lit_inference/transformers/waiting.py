@@ -20,9 +20,9 @@ class Waiting:
     """
 
     def __init__(self, *, max_slots: int, max_prefill_tokens: int) -> None:
-        self.max_slots = max_slots
+        self._max_slots = max_slots
         self.num_slots = max_slots + URGENT_SLOTS
-        self.max_prefill_tokens = max_prefill_tokens
+        self._max_prefill_tokens = max_prefill_tokens
         self._queue: deque[Sequence] = deque()
 
     def __len__(self) -> int:
@@ -48,14 +48,14 @@ class Waiting:
         """
         prompts: dict[bytes, list[Sequence]] = {}
         num_tokens = 0
-        while self._queue and num_tokens < self.max_prefill_tokens:
+        while self._queue and num_tokens < self._max_prefill_tokens:
             sequence = self._queue[0]
-            if num_active >= (self.num_slots if sequence.is_urgent else self.max_slots):
+            if num_active >= (self.num_slots if sequence.is_urgent else self._max_slots):
                 break
             key = sequence.prompt_key
             if key not in prompts and key not in running:
                 num_tokens += len(sequence.token_ids)
-                if prompts and num_tokens > self.max_prefill_tokens:
+                if prompts and num_tokens > self._max_prefill_tokens:
                     break
             prompts.setdefault(key, []).append(self._queue.popleft())
             num_active += 1

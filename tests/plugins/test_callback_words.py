@@ -54,9 +54,11 @@ def test_every_evaluation_set_has_its_line():
     metrics = {
         "eval/sums/reward": 0.75, "eval/sums/reward_ci95": 0.021, "eval/sums/pass@1": 0.7, "eval/sums/pass@4": 0.9,
         "eval/sums/unscored": 0.0, "eval/sums/length": 3.25, "eval/a/b/loss": 1.5, "eval/a/b/unscored": 2.0,
+        "eval/pairs/loss": 0.5, "eval/pairs/pair_accuracy": 0.875, "eval/pairs/reward_chosen": 3.0,
     }  # fmt: skip
     assert evaluation_parts(40, metrics) == [
         ["evaluation  step 40", "a/b", "loss 1.500", "unscored 2"],
+        ["evaluation  step 40", "pairs", "loss 0.500", "pair_accuracy 0.875"],
         ["evaluation  step 40", "sums", "reward 0.750 ±0.021", "pass@1 0.700", "pass@4 0.900", "length 3.2"],
     ]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby, pairwise
 
+from areal_lit.measures import measure_of
+
 GAP = "  "
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -56,14 +58,17 @@ def fitting(parts: Iterable[str], width: int) -> str:
 
 
 def evaluation_parts(step: int, metrics: Mapping[str, float]) -> list[list[str]]:
-    """The parts of a line per evaluation set: reward with its 95% interval, what was not scored, pass@k, length."""
+    """The parts of a line per evaluation set: reward with its 95% interval, loss, what was not scored, length.
+
+    Between them stands all else that is better high, as pass@k and the accuracy on pairs.
+    """
     named = sorted((name.removeprefix("eval/").rpartition("/")[::2], value) for name, value in metrics.items())
     lines = []
     for key, members in groupby(named, key=lambda entry: entry[0][0]):
         values = {name: value for (_, name), value in members}
         shown = [f"evaluation  step {step}", key or "all"]
-        passes = sorted((name for name in values if name.startswith("pass@")), key=len)
-        for name in ("reward", "loss", "unscored", *passes, "length"):
+        others = (name for name in values if name != "reward" and measure_of(f"eval/{key}/{name}").best is max)
+        for name in ("reward", "loss", "unscored", *sorted(others, key=len), "length"):
             if name in values and (name != "unscored" or values[name]):
                 interval = f" ±{values['reward_ci95']:.3f}" if name == "reward" and "reward_ci95" in values else ""
                 digits = {"length": 1, "unscored": 0}.get(name, 3)

@@ -9,100 +9,33 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import socket
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 
-from areal_lit.contracts.component import Component
 from areal_lit.contracts.launcher import Death, GroupSpec, Launcher, ProcessDied, ProcessSpec, WorkerGroup
-from areal_lit.contracts.strategy import Rank
 from areal_lit.logs import Logs
+from areal_lit.testing import launcher_case
+from areal_lit.testing.launcher_case import (
+    CALL_TIMEOUT_S,
+    TOKEN,
+    Marked,
+    ask,
+    await_deaths,
+    expect_error,
+    read_until,
+    results,
+)
 
-CALL_TIMEOUT_S = 60.0
-REACTION_TIMEOUT_S = 10.0
-"""For what the launcher's own threads are to do about a process that has ended or printed."""
-
-TOKEN = f"hf_{'A1b2C3d4' * 4}"
-"""What looks like a secret, for a process to print."""
-
-
-class EchoRank:
-    """What the suite's ranks are."""
-
-    def __init__(self, rank: Rank) -> None:
-        self.rank = rank
-        self.calls: list[Any] = []
-        print(f"rank {rank.rank} speaks of {TOKEN}", flush=True)
-
-    def place(self) -> tuple[int, int, int]:
-        return self.rank.rank, self.rank.num_ranks, os.getpid()
-
-    def environment(self, *names: str) -> list[str | None]:
-        return [os.environ.get(name) for name in names]
-
-    def echo(self, *values: Any) -> tuple[Any, ...]:
-        return values
-
-    def keep_promise(self) -> None:
-        if isinstance(self.value, Exception):
-            self.promised.set_exception(self.value)
-        else:
-            self.promised.set_result(self.value)
-
-    def note(self, value: Any) -> list[Any]:
-        self.calls.append(value)
-        return self.calls
-
-    def set_up(self, *components: Any) -> None:
-        for component in components:
-            component.mark = "set up"
-
-    def fail(self, message: str) -> None:
-        raise KeyError(message)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def later(self, value: Any) -> Future[Any]:
-        """An answer that comes with ``keep_promise``."""
-        self.promised: Future[Any] = Future()
-        self.value = value
-        return self.promised
-
-    def exit(self, code: int) -> None:
-        print("last words", flush=True)
-        os._exit(code)
-
-
-class Marked(Component):
-    """A component that a rank changes."""
-
-    mark = ""
-
-
-def serve_echo(address: str, *, greeting: str) -> None:
-    """What the suite's process is: it answers each connection with its greeting, and ends after ``bye``."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(address)
-        server.listen()
-        while True:
-            with server.accept()[0] as client:
-                client.sendall(greeting.encode())
-                if client.recv(8) == b"bye":
-                    return
+ECHO_RANK = f"{launcher_case.__name__}:EchoRank"
+SERVE_ECHO = f"{launcher_case.__name__}:serve_echo"
 
 
 def check_launcher(launcher: Launcher, directory: Path) -> None:
     """Raises AssertionError for the first rule of the contract that the launcher breaks."""
     pickle.loads(pickle.dumps(launcher))
-    with launcher.warm_up([__name__]):
+    with launcher.warm_up([launcher_case.__name__]):
         before = set(psutil.Process().children(recursive=True))
         deaths: list[Death] = []
         launcher.setup(directory, deaths.append, Logs())
@@ -116,18 +49,10 @@ def check_launcher(launcher: Launcher, directory: Path) -> None:
         assert launcher.scratch is None, f"scratch must be None after stop(), got {launcher.scratch}"
 
 
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 def _check_set_up(launcher: Launcher, directory: Path, deaths: list[Death]) -> None:
     try:
         num_ranks = 1 if launcher.in_process else 2
-        group = launcher.start_group(
-            GroupSpec(name="suite", target=f"{__name__}:EchoRank", num_ranks=num_ranks, num_threads=1)
-        )
+        group = launcher.start_group(GroupSpec(name="suite", target=ECHO_RANK, num_ranks=num_ranks, num_threads=1))
         _check_calls(group)
         _check_errors(group)
         _check_promises(group)
@@ -197,7 +122,7 @@ def _check_values(group: WorkerGroup) -> None:
 
 def _check_process(launcher: Launcher) -> None:
     process = launcher.start_process(
-        ProcessSpec(name="echo-0", target=f"{__name__}:serve_echo", kwargs={"greeting": "hello"}, num_threads=1)
+        ProcessSpec(name="echo-0", target=SERVE_ECHO, kwargs={"greeting": "hello"}, num_threads=1)
     )
     assert len(process.address) <= 100, f"a socket path has at most 100 characters, got {process.address}"
     answer = ask(process.address, b"more")
@@ -223,7 +148,7 @@ def _check_processes_of_ranks(group: WorkerGroup, directory: Path) -> None:
 
 
 def _check_own_environment(launcher: Launcher) -> None:
-    group = launcher.start_group(GroupSpec(name="own", target=f"{__name__}:EchoRank", env={"SUITE": "7"}))
+    group = launcher.start_group(GroupSpec(name="own", target=ECHO_RANK, env={"SUITE": "7"}))
     (got,) = results(group.call("environment", "SUITE", "RANK", timeout_s=CALL_TIMEOUT_S))
     assert got == ["7", "0"], (
         f"a group's own environment is added to the usual one, expected SUITE 7 of rank 0, got {got}"
@@ -232,7 +157,7 @@ def _check_own_environment(launcher: Launcher) -> None:
 
 
 def _check_deadline(launcher: Launcher, deaths: list[Death]) -> None:
-    group = launcher.start_group(GroupSpec(name="slow", target=f"{__name__}:EchoRank"))
+    group = launcher.start_group(GroupSpec(name="slow", target=ECHO_RANK))
     results(group.call("place", timeout_s=CALL_TIMEOUT_S))
     error = group.call("sleep", 600.0, timeout_s=0.3)[0].exception(timeout=CALL_TIMEOUT_S)
     assert isinstance(error, TimeoutError), f"a call past its deadline raises TimeoutError, got {error!r}"
@@ -256,51 +181,7 @@ def _check_exit(group: WorkerGroup, deaths: list[Death]) -> None:
     await_deaths(deaths, group.name, group.num_ranks)
 
 
-def results(futures: list[Future[Any]]) -> list[Any]:
-    return [future.result(timeout=CALL_TIMEOUT_S) for future in futures]
-
-
-def expect_error(kind: type[Exception], call: Callable[[], Any], part: str) -> None:
-    """The call raises this kind of error, with ``part`` in its message."""
-    message = "nothing raised"
-    try:
-        call()
-    except kind as error:
-        message = str(error)
-    assert part in message, f"expected a {kind.__name__} that speaks of {part!r}, got {message}"
-
-
-def read_until(path: Path, part: str) -> str:
-    """A log's text once it has this part, which another thread or process writes; without it at the deadline."""
-    deadline = time.monotonic() + REACTION_TIMEOUT_S
-    while part not in (text := path.read_text() if path.exists() else "") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return text
-
-
-def await_deaths(deaths: list[Death], name: str, num: int) -> None:
-    """Exactly ``num`` deaths of this name, one for each rank."""
-    deadline = time.monotonic() + REACTION_TIMEOUT_S
-    ranks: list[int] = []
-    while time.monotonic() < deadline and len(ranks) < num:
-        threading.Event().wait(0.02)
-        ranks = sorted(death.rank for death in list(deaths) if death.name == name)
-    assert ranks == list(range(num)), (
-        f"on_death is called once for each rank of {name}, expected {num}, got ranks {ranks}"
-    )
-
-
-def ask(address: str, message: bytes) -> str:
-    """What the suite's server says; waits for it to listen."""
-    deadline = time.monotonic() + CALL_TIMEOUT_S
-    while True:
-        try:
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(CALL_TIMEOUT_S)
-                client.connect(address)
-                answer = client.recv(100).decode()
-                client.sendall(message)
-                return answer
-        except (FileNotFoundError, ConnectionRefusedError):
-            assert time.monotonic() < deadline, f"nothing listens on {address} after {CALL_TIMEOUT_S:g} s"
-            time.sleep(0.02)
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False

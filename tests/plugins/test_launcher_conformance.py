@@ -6,7 +6,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from areal_lit.testing.launcher import TOKEN, check_launcher
+from areal_lit.testing.launcher import check_launcher
+from areal_lit.testing.launcher_case import TOKEN
 from areal_lit_launchers.inline import Inline, InlineGroup
 from areal_lit_launchers.local import Local
 

@@ -12,7 +12,7 @@ import torch
 from areal_lit import recipes
 from areal_lit.contracts.launcher import GroupSpec, ProcessSpec
 from areal_lit.logs import Logs
-from areal_lit.testing.launcher import Marked
+from areal_lit.testing.launcher_case import Marked
 from areal_lit.testing.tiny import tiny_spec
 from areal_lit_inference.transformers import Transformers
 from areal_lit_launchers.inline import Inline
@@ -28,7 +28,7 @@ def inline(tmp_path):
 
 def test_more_ranks_are_refused(inline):
     with pytest.raises(ValueError, match=r"one rank.*wants 2.*local"):
-        inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher:EchoRank", num_ranks=2))
+        inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher_case:EchoRank", num_ranks=2))
 
 
 @pytest.mark.parametrize("spec", [{"argv": ("true",)}, {"target": "a:b", "python": "/other/python"}])
@@ -38,13 +38,13 @@ def test_command_lines_and_interpreters_are_refused(inline, spec):
 
 
 def test_functions_of_main_travel(inline):
-    group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher:EchoRank"))
+    group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher_case:EchoRank"))
     function = lambda: 1  # noqa: E731
     assert group.call("echo", function, timeout_s=1)[0].result(0) == (function,)
 
 
 def test_components_within_arguments_are_copied_and_batches_are_not(inline):
-    group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher:EchoRank"))
+    group = inline.start_group(GroupSpec(name="policy", target="areal_lit.testing.launcher_case:EchoRank"))
     batch, component = torch.ones(3), Marked()
     ((got,), copies) = group.call("echo", (component,), per_rank=[[batch]], timeout_s=1)[0].result(0)
     assert got is batch

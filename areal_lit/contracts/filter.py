@@ -13,4 +13,4 @@ class Filter(Component):
 
     @abstractmethod
     def accept(self, group: Group) -> bool:
-        """Whether the group goes to training. Runs on the event loop: be quick."""
+        """Whether the group goes to training. Runs on the event loop: be quick. Another answer ends the run."""

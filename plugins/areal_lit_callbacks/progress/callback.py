@@ -65,10 +65,12 @@ class Progress(Callback):
         self._is_begun = False
         self._course = Course(trainer)
         self._screen = self.screen(self._course)
-        parts = [*roles(trainer), *(["teacher's server"] if trainer.teacher_server is not None else [])]
-        parts += [] if trainer.algorithm.offline else ["engine"]
-        parts += ["rewards"] if has_rewards(trainer) else []
-        self._screen.start(", ".join(parts))
+        further = {
+            "teacher's server": trainer.teacher_server is not None,
+            "engine": not trainer.algorithm.offline,
+            "rewards": has_rewards(trainer),
+        }
+        self._screen.start(", ".join([*roles(trainer), *(part for part, is_there in further.items() if is_there)]))
 
     @hookimpl
     def fit_start(self, trainer: Trainer) -> None:

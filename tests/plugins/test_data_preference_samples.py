@@ -108,13 +108,13 @@ def test_tokens_are_those_that_were_drawn(started: Started, codec: TextCodec) ->
     example = data.train()["samples"].examples[0]
     prompt = Prompt(prompt_id=0, source="samples", row=0, epoch=0, example=example)
     chosen, rejected = DPO().encode(prompt, codec)
-    for side, text, reward in ((chosen, "11", 1.0), (rejected, "110", 0.5)):
+    for name, side, text, reward in (("chosen", chosen, "11", 1.0), ("rejected", rejected, "110", 0.5)):
         ids = drawn_ids(codec, text)
         assert ids[:-1] != codec.encode(text).tolist()  # encoded again they would be others
         assert side.token_ids[side.loss_mask].tolist() == ids
         assert side.token_ids[~side.loss_mask].tolist() == codec.encode("5+6=").tolist()
         assert side.text == text
-        assert reward in (example.fields["chosen_reward"], example.fields["rejected_reward"])
+        assert (example.fields[f"{name}_text"], example.fields[f"{name}_reward"]) == (text, reward)
 
 
 def test_the_best_meet_the_worst_over_all_epochs(started: Started) -> None:

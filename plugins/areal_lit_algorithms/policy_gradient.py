@@ -8,7 +8,8 @@ Shapes: T packed tokens, S samples of the step, K turns that have a reward.
 
     loss(logprob, old) x off-policy weight + kl_weight x KL, with kl_in: loss - entropy_weight x entropy
 
-A subclass states ``loss`` (per token), and ``advantages`` or ``token_advantages`` where the picture is not its own.
+A subclass states ``loss`` (per token), and any of ``advantages``, ``turn_norm``, ``token_rewards`` and
+``token_advantages`` where the picture is not its own.
 
 | published | ours | why |
 |---|---|---|
@@ -28,27 +29,13 @@ from areal_lit.contracts.algorithm import Algorithm, Need
 from areal_lit.token_batch import Dim, Loss, Objective, TokenBatch, TokenOutputs, masked_metric
 from areal_lit.types import Metric
 from areal_lit_algorithms.pieces.aggregation import Aggregation, check_max_length, token_weights
-from areal_lit_algorithms.pieces.diagnostics import (
-    count_groups,
-    effective_sample_size,
-    moments,
-    ratio_metrics,
-    reward_moments,
-)  # fmt: skip
+from areal_lit_algorithms.pieces.diagnostics import effective_sample_size, moments, ratio_metrics, reward_metrics
 from areal_lit_algorithms.pieces.gae import at_last_token, reward_to_go
-from areal_lit_algorithms.pieces.kl import (
-    KLEstimator,
-    KLPlace,
-    KLWeight,
-    check_estimator,
-    kl_loss,
-    kl_metric,
-    kl_penalty,
-)  # fmt: skip
+from areal_lit_algorithms.pieces.kl import KLEstimator, KLPlace, KLTerm
 from areal_lit_algorithms.pieces.normalisation import Normaliser
-from areal_lit_algorithms.pieces.proximal import RECOMPUTED, ProximalWay, compared, proximal_logprob
+from areal_lit_algorithms.pieces.proximal import RECOMPUTED, ProximalWay, compared, proximal_logprob, proximal_rules
 from areal_lit_algorithms.pieces.ratios import masked
-from areal_lit_algorithms.pieces.rejection import Rejection, off_policy_weight
+from areal_lit_algorithms.pieces.rejection import Rejection, check_without_proximal, off_policy_weight
 from areal_lit_algorithms.pieces.shaping import Shaping
 
 if TYPE_CHECKING:
@@ -115,18 +102,12 @@ class PolicyGradient(Algorithm):
         entropy_weight: float = 0.0,
         with_entropy: bool = False,
     ) -> None:
-        if decoupled and old == "behaviour":
-            raise ValueError("decoupled clips around the proximal policy, got old 'behaviour'; set decoupled to false")
-        if old == "behaviour" and rejection is not None and rejection.action == "mask":
-            raise ValueError(
-                "rejection masks by comparing with the proximal policy, got old 'behaviour'; set old to proximal, or "
-                "rejection to null"
-            )
+        if old == "behaviour":
+            check_without_proximal(decoupled, rejection)
         if not 0 <= turn_discount <= 1:
             raise ValueError(f"turn_discount must be in [0, 1], got {turn_discount}")
         if not isfinite(entropy_weight):
             raise ValueError(f"entropy_weight must be a finite number, got {entropy_weight}")
-        check_estimator(kl_estimator, kl_in)
         check_max_length(aggregation, max_length)
         self.reward_shaping = reward_shaping
         self.reward_norm = reward_norm
@@ -145,7 +126,14 @@ class PolicyGradient(Algorithm):
         self.kl_gain = kl_gain
         self.entropy_weight = entropy_weight
         self.with_entropy = with_entropy
-        self._kl_weight = KLWeight(kl_weight, target=target_kl, gain=kl_gain)
+        self._kl = KLTerm(kl_weight, place=kl_in, estimator=kl_estimator, target=target_kl, gain=kl_gain)
+
+    @property
+    def uses_proximal(self) -> bool:
+        """Whether the proximal policy is in the ratio's denominator."""
+        return self.decoupled or self.old == "proximal"
+
+    # --- what subclasses state -------------------------------------------------------------------
 
     @abstractmethod
     def loss(self, logprob_T: Tensor, old_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
@@ -154,6 +142,11 @@ class PolicyGradient(Algorithm):
     def advantages(self, batch: TokenBatch) -> Tensor:
         """What each sample's reward is worth, [S], 0 for those that may not vote."""
         return self.reward_norm.samples(self.reward_shaping(batch), batch)
+
+    @property
+    def turn_norm(self) -> Normaliser:
+        """What rewards of turns and steps are compared by: each with those of all turns of its group."""
+        return self.reward_norm
 
     def token_rewards(self, batch: TokenBatch) -> Tensor:
         """What each token earns, float64 [T].
@@ -166,13 +159,13 @@ class PolicyGradient(Algorithm):
         group_K = batch.to_tokens(batch["group"])[row_K]
         worth_K = self.turn_norm(batch["turn_reward"][row_K].double(), group_K, row_K >= 0)
         reward_T = reward_T.index_add(0, row_K, worth_K)
-        if self.kl_weight > 0 and self.kl_in == "reward":
-            reward_T = reward_T - kl_penalty(batch, self.kl_estimator)
-        return reward_T
+        return reward_T - self._kl.penalty(batch) if self._kl.in_reward else reward_T
 
     def token_advantages(self, batch: TokenBatch) -> Tensor:
         """The advantage of each token, [T]; by default all that is still to come from it on."""
         return reward_to_go(batch, self.token_rewards(batch), turn_discount=self.turn_discount)
+
+    # --- on the controller: from rewards to advantages -------------------------------------------
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -188,25 +181,14 @@ class PolicyGradient(Algorithm):
         return {"advantage": "T"}
 
     def rules(self, trainer: Trainer) -> Iterable[str]:
-        if self.uses_proximal and self.proximal == "current" and trainer.num_minibatches > 1:
-            yield (
-                f"proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
-                f"{trainer.num_minibatches}: set it to 1, or proximal to 'recompute'"
-            )
-        if not self.uses_rewards:
-            return
-        levels = {self.reward_norm.mean_level, self.reward_norm.std_level}
-        if "group" in levels and trainer.rollout.samples_per_group < 2:
-            yield (
-                f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
-                "others of its group: sample at least 2 per prompt, or choose an algorithm that compares none (ppo, "
-                "reinforce_pp)"
-            )
-        if (overlong := self.reward_shaping.overlong) is not None:
-            yield from overlong.rules(trainer)
+        if self.uses_proximal:
+            yield from proximal_rules(self.proximal, trainer)
+        if self.uses_rewards:
+            yield from self.reward_norm.rules(trainer)
+            yield from self.reward_shaping.rules(trainer)
 
     def prepare(self, batch: TokenBatch) -> TokenBatch:
-        batch = batch.with_scalars(kl_weight=self._kl_weight.value)
+        batch = batch.with_scalars(kl_weight=self._kl.weight)
         advantage_T = self.token_advantages(batch)
         if self.advantage_norm is not None:
             advantage_T = self.advantage_norm.tokens(advantage_T, batch)
@@ -216,11 +198,31 @@ class PolicyGradient(Algorithm):
         weight_T = token_weights(minibatch, self.aggregation, max_length=self.max_length)
         return minibatch.with_columns(token_weight=weight_T)
 
+    def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
+        if not self.uses_rewards:
+            return ()
+        metrics, mask_T = reward_metrics(self.reward_shaping, batch), batch["loss_mask"]
+        if self._kl.in_reward:
+            metrics += moments("reward_kl", -self._kl.penalty(batch)[mask_T])
+        return [*metrics, *moments("advantage", batch["advantage"][mask_T])]
+
+    def end_step(self, metrics: Mapping[str, Metric]) -> Sequence[Metric]:
+        """Move the KL weight, and report what it was and what the off-policy weights leave of the data."""
+        return [*effective_sample_size(metrics), *self._kl.end_step(metrics)]
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self._kl.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._kl.load_state_dict(state)
+
+    # --- on ranks: from log-probs to a loss ------------------------------------------------------
+
     def objectives(self) -> Mapping[str, Objective]:
         return {"policy": self.policy_objective}
 
     def policy_objective(self, outputs: TokenOutputs, batch: TokenBatch) -> Loss:
-        """The policy loss, corrected for the behaviour policy, plus divergence and entropy terms."""
+        """The policy loss times the off-policy weight, plus divergence and entropy terms."""
         assert outputs.logprob_T is not None
         mask_T = batch["loss_mask"]
         logprob_T = masked(outputs.logprob_T, mask_T)
@@ -228,63 +230,28 @@ class PolicyGradient(Algorithm):
         if self.uses_proximal:
             old_T = masked(proximal_logprob(self.proximal, logprob_T, batch), mask_T)
         values_T, metrics = self.loss(logprob_T, old_T, batch)
-        metrics += ratio_metrics("behaviour", logprob_T, behaviour_T, mask_T)
+        metrics += self._distances(logprob_T, old_T, behaviour_T, batch)
         if self.uses_proximal:
-            weight_T, weight_metrics = self._off_policy(logprob_T, old_T, behaviour_T, batch)
+            weight_T, weight_metrics = off_policy_weight(
+                old_T, behaviour_T, batch, is_corrected=self.decoupled, rejection=self.rejection
+            )
             values_T, metrics = values_T * weight_T, metrics + weight_metrics
         if self.kl_weight > 0:
-            metrics += (kl_metric(logprob_T, batch),)
-            if self.kl_in == "loss":
-                kl_T = kl_loss(logprob_T, batch["reference"], batch["logprob"], mask_T, self.kl_estimator)
-                values_T = values_T + batch.scalars["kl_weight"] * kl_T
+            kl_T, kl_metrics = self._kl.loss(logprob_T, batch)
+            values_T, metrics = values_T + kl_T, metrics + kl_metrics
         if outputs.entropy_T is not None:
             metrics += (masked_metric("entropy", outputs.entropy_T, mask_T),)
             values_T = values_T - self.entropy_weight * masked(outputs.entropy_T, mask_T)
         return Loss(values=values_T, metrics=metrics)
 
-    def step_metrics(self, batch: TokenBatch) -> Sequence[Metric]:
-        if not self.uses_rewards:
-            return ()
+    def _distances(
+        self, logprob_T: Tensor, old_T: Tensor, behaviour_T: Tensor, batch: TokenBatch
+    ) -> tuple[Metric, ...]:
+        """How far the policies are from each other, two by two."""
         mask_T = batch["loss_mask"]
-        metrics = [
-            *count_groups(self.reward_shaping(batch), batch).metrics(),
-            *reward_moments(self.reward_shaping, batch),
-        ]
-        if self.kl_weight > 0 and self.kl_in == "reward":
-            metrics += moments("reward_kl", -kl_penalty(batch, self.kl_estimator)[mask_T])
-        return [*metrics, *moments("advantage", batch["advantage"][mask_T])]
-
-    def end_step(self, metrics: Mapping[str, Metric]) -> Sequence[Metric]:
-        """Move the KL weight, and report what it was and what the off-policy weights leave of the data."""
-        derived = effective_sample_size(metrics)
-        if self.kl_weight > 0:
-            derived.append(Metric(name="train/kl_weight", sum=self._kl_weight.value))
-        self._kl_weight.move(metrics.get("train/kl_reference"))
-        return derived
-
-    def state_dict(self) -> Mapping[str, Any]:
-        return self._kl_weight.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._kl_weight.load_state_dict(state)
-
-    @property
-    def uses_proximal(self) -> bool:
-        """Whether the proximal policy is in the ratio's denominator."""
-        return self.decoupled or self.old == "proximal"
-
-    @property
-    def turn_norm(self) -> Normaliser:
-        """What rewards of turns and steps are compared by: each with those of all turns of its group."""
-        return self.reward_norm
-
-    def _off_policy(
-        self, logprob_T: Tensor, proximal_T: Tensor, behaviour_T: Tensor, batch: TokenBatch
-    ) -> tuple[Tensor, tuple[Metric, ...]]:
-        """The weight of each token's loss, [T], and how far the three policies are from each other."""
-        weight_T, metrics = off_policy_weight(
-            proximal_T, behaviour_T, batch, is_corrected=self.decoupled, rejection=self.rejection
-        )
-        metrics += ratio_metrics("proximal", logprob_T, proximal_T, batch["loss_mask"])
-        metrics += ratio_metrics("off_policy", proximal_T, behaviour_T, batch["loss_mask"])
-        return weight_T, metrics + (compared(logprob_T, batch) if self.proximal == "compare" else ())
+        metrics = ratio_metrics("behaviour", logprob_T, behaviour_T, mask_T)
+        if not self.uses_proximal:
+            return metrics
+        metrics += ratio_metrics("proximal", logprob_T, old_T, mask_T)
+        metrics += ratio_metrics("off_policy", old_T, behaviour_T, mask_T)
+        return metrics + (compared(logprob_T, batch) if self.proximal == "compare" else ())

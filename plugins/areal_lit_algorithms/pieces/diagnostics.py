@@ -64,14 +64,17 @@ def moments(name: str, x_N: Tensor) -> tuple[Metric, ...]:
     )
 
 
-def reward_moments(shaping: Shaping, batch: TokenBatch) -> list[Metric]:
-    """Moments of each component of the reward, of the shaped sum where it differs, and of rewards of turns."""
-    parts = shaping.components(batch)
+def reward_metrics(shaping: Shaping, batch: TokenBatch) -> list[Metric]:
+    """Groups that teach nothing, and moments of each part of the reward and of rewards of turns.
+
+    The shaped reward is a part where it differs from the raw one.
+    """
+    parts, shaped_S = shaping.components(batch), shaping(batch)
     if shaping != Shaping():
-        parts["shaped"] = shaping(batch)
-    valid_S, mask_T = valid_samples(batch), batch["loss_mask"]
+        parts["shaped"] = shaped_S
+    valid_S, turn_T = valid_samples(batch), batch["turn_scored"] & batch["loss_mask"]
     metrics = [metric for name, x_S in parts.items() for metric in moments(f"reward_{name}", x_S[valid_S])]
-    return [*metrics, *moments("reward_turn", batch["turn_reward"][batch["turn_scored"] & mask_T])]
+    return [*count_groups(shaped_S, batch).metrics(), *metrics, *moments("reward_turn", batch["turn_reward"][turn_T])]
 
 
 def without_step_scores(batch: TokenBatch) -> Metric:

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from areal_lit.token_batch import masked_metric
+from areal_lit.types import Metric
 from areal_lit_algorithms.pieces.ratios import log_ratio, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
-    from areal_lit.types import Metric
 
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 KLPlace = Literal["loss", "reward"]
@@ -61,21 +61,6 @@ def kl_reward(logprob_T: Tensor, reference_T: Tensor, mask_T: Tensor, estimator:
     return estimate(log_ratio(logprob_T.detach().double(), reference_T, mask_T), estimator)
 
 
-def kl_penalty(batch: TokenBatch, estimator: KLEstimator) -> Tensor:
-    """What a divergence in the reward takes from each token at the batch's ``kl_weight``; float64 [T].
-
-    Of the policy that the step starts from where that was recomputed, else of the one that drew the token.
-    """
-    policy_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
-    return batch.scalars["kl_weight"] * kl_reward(policy_T, batch["reference"], batch["loss_mask"], estimator)
-
-
-def kl_metric(logprob_T: Tensor, batch: TokenBatch) -> Metric:
-    """``kl_reference``: k3 of the current policy on the tokens that are trained, wherever the divergence counts."""
-    x_T = log_ratio(logprob_T.detach(), batch["reference"], batch["loss_mask"])
-    return masked_metric("kl_reference", estimate(x_T, "k3"), batch["loss_mask"])
-
-
 def check_estimator(estimator: KLEstimator, place: KLPlace) -> None:
     """Raise ValueError for an estimator that does not do what is wanted of it there."""
     if place == "loss" and estimator == "k1":
@@ -98,16 +83,23 @@ def adapted_weight(weight: float, kl: float, *, target: float, gain: float) -> f
     return weight * (1 + gain * min(max(kl / target - 1, -LARGEST_ERROR), LARGEST_ERROR))
 
 
-class KLWeight:
-    """The weight of a divergence, which a controller moves toward as many nats per token as are wanted.
+class KLTerm:
+    """The divergence from a reference in each token's reward or loss, at a weight that a controller may move.
+
+    The weight travels in the batch, as its scalar ``kl_weight``.
 
     Args:
-        weight: to begin with.
-        target: nats per token; None keeps the weight.
-        gain: how fast the weight is moved.
+        weight: to begin with; 0 for no divergence.
+        place: whether it is subtracted from rewards or added to losses.
+        estimator: of the divergence, as that place allows.
+        target: nats per token toward which the weight is moved; None keeps it.
+        gain: how fast.
     """
 
-    def __init__(self, weight: float, *, target: float | None, gain: float) -> None:
+    def __init__(
+        self, weight: float, *, place: KLPlace, estimator: KLEstimator, target: float | None, gain: float
+    ) -> None:
+        check_estimator(estimator, place)
         if not 0 <= weight < math.inf:
             raise ValueError(f"kl_weight must be finite and >= 0, got {weight}")
         if target is not None and not target > 0:
@@ -118,19 +110,49 @@ class KLWeight:
             raise ValueError(
                 f"kl_gain must be in (0, {1 / LARGEST_ERROR:g}), or kl_weight would change its sign, got {gain}"
             )
-        self.value = weight
-        self._target = target
-        self._gain = gain
+        self.weight = weight
+        self.place = place
+        self.estimator = estimator
+        self.target = target
+        self.gain = gain
 
-    def move(self, measured: Metric | None) -> None:
-        """Take a step's ``kl_reference`` into account; without one, or without a target, the weight stays."""
-        if self._target is not None and measured is not None and measured.count:
-            self.value = adapted_weight(self.value, measured.value, target=self._target, gain=self._gain)
+    @property
+    def in_reward(self) -> bool:
+        """Whether rewards lose by it."""
+        return self.weight > 0 and self.place == "reward"
+
+    def penalty(self, batch: TokenBatch) -> Tensor:
+        """What it takes from each token's reward; float64 [T].
+
+        Of the policy that the step starts from where that was recomputed, else of the one that drew the token.
+        """
+        policy_T = batch["proximal"] if "proximal" in batch else batch["logprob"]
+        return batch.scalars["kl_weight"] * kl_reward(policy_T, batch["reference"], batch["loss_mask"], self.estimator)
+
+    def loss(self, logprob_T: Tensor, batch: TokenBatch) -> tuple[Tensor, tuple[Metric, ...]]:
+        """What it adds to each token's loss, [T], 0 where it is in the reward; and ``kl_reference`` in either case.
+
+        The metric is k3 of the current policy on the tokens that are trained.
+        """
+        mask_T, reference_T = batch["loss_mask"], batch["reference"]
+        x_T = log_ratio(logprob_T.detach(), reference_T, mask_T)
+        metrics = (masked_metric("kl_reference", estimate(x_T, "k3"), mask_T),)
+        if self.place == "reward":
+            return logprob_T.new_zeros(logprob_T.shape), metrics
+        value_T = kl_loss(logprob_T, reference_T, batch["logprob"], mask_T, self.estimator)
+        return batch.scalars["kl_weight"] * value_T, metrics
+
+    def end_step(self, metrics: Mapping[str, Metric]) -> list[Metric]:
+        """Move the weight by the step's ``kl_reference``, if there is one, and report what the step had."""
+        taken, measured = self.weight, metrics.get("train/kl_reference")
+        if self.target is not None and measured is not None and measured.count:
+            self.weight = adapted_weight(taken, measured.value, target=self.target, gain=self.gain)
+        return [Metric(name="train/kl_weight", sum=taken)] if taken > 0 else []
 
     def state_dict(self) -> Mapping[str, float]:
-        return {} if self._target is None else {"kl_weight": self.value}
+        return {} if self.target is None else {"kl_weight": self.weight}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a moved weight; one that is not moved any more is what the recipe says."""
-        if self._target is not None and "kl_weight" in state:
-            self.value = float(state["kl_weight"])
+        if self.target is not None and "kl_weight" in state:
+            self.weight = float(state["kl_weight"])

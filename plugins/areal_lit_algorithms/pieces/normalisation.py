@@ -6,6 +6,7 @@ Shapes: N things to be compared: samples, turns or tokens. Inside everything is 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
+    from areal_lit.trainer import Trainer
 
 MeanLevel = Literal["group", "batch", "none"]
 StdLevel = Literal["group", "batch", "none", "group_rms", "batch_rms"]
@@ -79,6 +81,15 @@ class Normaliser:
             scale = self._scale(x, group_N, valid_N)
             result = (result / (scale + self.eps)).where(scale != 0, 0.0)
         return result.to(x_N.dtype)
+
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        """Why samples would have no others to be compared with, if so."""
+        if "group" in (self.mean_level, self.std_level) and trainer.rollout.samples_per_group < 2:
+            yield (
+                f"rollout.samples_per_group is {trainer.rollout.samples_per_group}, but a sample is compared with the "
+                "others of its group: sample at least 2 per prompt, or choose an algorithm that compares none (ppo, "
+                "reinforce_pp)"
+            )
 
     def samples(self, x_S: Tensor, batch: TokenBatch) -> Tensor:
         """The normalised values of samples, 0 for those that may not vote; [S]."""

@@ -5,6 +5,7 @@ Shapes: T packed tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from areal_lit.token_batch import masked_metric
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from areal_lit.token_batch import TokenBatch
+    from areal_lit.trainer import Trainer
     from areal_lit.types import Metric
 
 ProximalWay = Literal["recompute", "loglinear", "linear", "current", "compare"]
@@ -36,6 +38,15 @@ def proximal_logprob(way: ProximalWay, logprob_T: Tensor, batch: TokenBatch) -> 
         return logprob_T.detach()
     alpha_T = version_share(batch["version"], batch.scalars["step"] + 1).to(logprob_T.dtype)
     return interpolated(way, logprob_T, batch["logprob"].to(logprob_T.dtype), alpha_T)
+
+
+def proximal_rules(way: ProximalWay, trainer: Trainer) -> Iterable[str]:
+    """Why the current policy would not be the one that a step starts from, if so."""
+    if way == "current" and trainer.num_minibatches > 1:
+        yield (
+            f"proximal is 'current', which is right for one mini-batch only, but num_minibatches is "
+            f"{trainer.num_minibatches}: set it to 1, or proximal to 'recompute'"
+        )
 
 
 def version_share(version_T: Tensor, trained_version: float) -> Tensor:

@@ -86,6 +86,10 @@ class Shaping:
         reward_S = (reward_S + self.reward_bias) * self.reward_scaling
         return reward_S if self.reward_clip is None else reward_S.clamp(-self.reward_clip, self.reward_clip)
 
+    def rules(self, trainer: Trainer) -> Iterable[str]:
+        """Why its penalty would never come, if so."""
+        return () if self.overlong is None else self.overlong.rules(trainer)
+
     def components(self, batch: TokenBatch) -> dict[str, Tensor]:
         """What is summed, by name: ``raw`` and, where there is one, the ``overlong`` penalty; float64 [S]."""
         parts = {"raw": batch["reward"].double()}

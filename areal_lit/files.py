@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-GO_ON = "free space there, then go on with --resume auto"
 
 
 class WriteError(OSError):
@@ -17,7 +16,7 @@ class WriteError(OSError):
 
 
 @contextmanager
-def writing(path: Path | str, *, needed_bytes: int | None = None, way_out: str = GO_ON) -> Iterator[None]:
+def writing(path: Path | str, *, needed_bytes: int | None = None, way_out: str = "free space there") -> Iterator[None]:
     """Turn an OSError raised within into a WriteError that names this file: writing and closing do not by themselves.
 
     Args:
@@ -30,14 +29,15 @@ def writing(path: Path | str, *, needed_bytes: int | None = None, way_out: str =
         yield
     except OSError as error:
         advice = f"{room}; {way_out}" if error.errno in FULL else ""
-        raise WriteError(error.errno or errno.EIO, f"{error.strerror or error}{advice}", str(path)) from error
+        # the path within the message, which would put its file name last
+        raise WriteError(error.errno or errno.EIO, f"{error.strerror or error}: {str(path)!r}{advice}") from error
 
 
 @contextmanager
-def replacing(path: Path, *, way_out: str = GO_ON) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A file beside ``path`` to write, which takes its place at the end. Raises WriteError."""
     partial = path.with_name(f".{path.name}.partial")
-    with writing(path, way_out=way_out):
+    with writing(path):
         yield partial
         partial.replace(path)
 

@@ -157,12 +157,9 @@ class CheckpointWriter:
             left = f"the last whole one is {newest}" if newest else "there is no earlier one"
         except OSError as unread:
             left = f"whether there is an earlier one could not be read: {unread}"
-        more_room = (
-            ". Less room is needed with fewer of them (checkpoint.keep_last) and without the export "
-            "(checkpoint.export_hf: false)"
-        )
+        less = ", or need less: keep fewer (checkpoint.keep_last), export none (checkpoint.export_hf: false)"
         return CheckpointError(
-            f"the checkpoint of step {step} is lost: {error}; {left}{more_room if error.errno in FULL else ''}"
+            f"the checkpoint of step {step} is lost ({left}): {error}{less if error.errno in FULL else ''}"
         )
 
 

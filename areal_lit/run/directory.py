@@ -104,6 +104,20 @@ def leftovers(path: Path) -> list[Path]:
     return [*replaced, *checkpoints.leftovers(), *path.glob(_PARTIAL_CONFIG)]
 
 
+def make_free(path: Path) -> Path:
+    """A new directory, which nobody else gets: ``path``, or the first that is free of ``PATH-2``, ``PATH-3``, ..."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, free = 1, path
+    while True:
+        try:
+            free.mkdir()
+        except FileExistsError:
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        else:
+            return free
+
+
 def refusal(path: Path) -> str:
     """Why no run could be kept in a directory, with the way out; empty if one could. Writes nothing."""
     way_out = "choose another place (--runs_dir DIR, runs_dir=...)"

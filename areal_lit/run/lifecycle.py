@@ -19,12 +19,12 @@ from areal_lit.activity import Activity
 from areal_lit.checkpointing import CheckpointStore, CheckpointWriter, NothingToTrain, find, read_state
 from areal_lit.collector import collected_later
 from areal_lit.contracts import Callback, Process
-from areal_lit.plugins import create_plugin_manager, load_defaults, tell_all
+from areal_lit.plugins import HookError, create_plugin_manager, load_defaults, tell_all
 from areal_lit.recipes import describe_config
 from areal_lit.roles import RoleGroup
 from areal_lit.rollout import RolloutDefaults
 from areal_lit.run.data import RunData
-from areal_lit.run.directory import RunDirectory
+from areal_lit.run.directory import RunDirectory, make_free
 from areal_lit.run.failures import Failures
 from areal_lit.run.interrupts import Interrupts
 from areal_lit.run.loggers import Loggers
@@ -99,7 +99,7 @@ class Lifecycle:
                 self._tell_end(status)
             self._loggers.check()
         if status == "interrupted":
-            told = f"interrupted at step {self._trainer.step}; {GO_ON}"
+            told = f"interrupted at step {self._trainer.step}; {self._way_on()}"
             logger.info(told)
             raise KeyboardInterrupt(told)
 
@@ -107,7 +107,7 @@ class Lifecycle:
 
     def _path(self) -> Path:
         """Of the directory."""
-        return self._run_path / "evaluations" / time.strftime("%Y%m%d-%H%M%S")
+        return make_free(self._run_path / "evaluations" / time.strftime("%Y%m%d-%H%M%S"))
 
     def _find_checkpoint(self, config: Mapping[str, Any]) -> Checkpoint | None:
         """What to begin with, if anything; the trainer is at its step then."""
@@ -243,6 +243,16 @@ class Lifecycle:
         logger.error("run failed at step %d", self._trainer.step, exc_info=error)
         error.add_note(f"traceback: {self._directory.log}")
 
+    def _way_on(self) -> str:
+        """What to do after the run's end, by what is saved then."""
+        try:
+            newest = self._store.latest()
+        except OSError:  # the disk may be what the run ended of
+            return f"{GO_ON} from the last checkpoint, if there is one"
+        if newest is None:
+            return "there is no checkpoint to go on from: begin anew (--overwrite true, overwrite=True)"
+        return f"{GO_ON} from {newest}"
+
     def _end_with(self, stop: Callable[[], None]) -> None:
         """Have something stopped at the end. A further signal does not keep it, nor what comes after it, from that."""
 
@@ -253,14 +263,20 @@ class Lifecycle:
         self._exit.callback(uninterrupted)
 
     def _tell_end(self, status: Status) -> None:
-        """Loggers first: what they still have to do takes time, which a callback may show."""
+        """Loggers first: what they still have to do takes time, which a callback may show.
+
+        What became of the run is settled by now: an interruption ends what is waited for and changes nothing of it.
+        """
         try:
             with self._trainer.activity.during("waiting for the loggers to close"):
                 self._loggers.close(status)
         finally:
-            errors = []
+            errors: Sequence[HookError] = ()
             if self._plugins is not None:
-                errors = tell_all(self._plugins, "fit_end", trainer=self._trainer, status=status)
+                try:
+                    errors = tell_all(self._plugins, "fit_end", trainer=self._trainer, status=status)
+                except KeyboardInterrupt:
+                    logger.warning("interrupted while callbacks were told of the end; some may not know of it")
             for error in errors:
                 logger.error("%s", error)
         if errors and status == "finished":  # else what ended the run is what is raised

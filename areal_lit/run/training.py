@@ -70,7 +70,7 @@ class TrainingLifecycle(Lifecycle):
         """Save what was trained if the failure left that whole, and say from where the run can go on."""
         step = self._trainer.step
         if isinstance(error, KeyboardInterrupt):
-            error.args = (f"stopped at step {step} without saving; {GO_ON} from the last checkpoint",)
+            error.args = (f"stopped at step {step} without saving; {self._way_on()}",)
             return
         is_saved = False
         # a process that died cannot save, and a disk that was full still is
@@ -84,4 +84,4 @@ class TrainingLifecycle(Lifecycle):
         if is_saved:
             error.add_note(f"step {step} is saved; {GO_ON}")
         elif step:
-            error.add_note(f"{GO_ON} from the last checkpoint, if any")
+            error.add_note(self._way_on())

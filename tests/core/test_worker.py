@@ -258,7 +258,7 @@ def test_a_full_disk_is_named_with_what_the_rank_was_to_write(tmp_path: Path, in
     slow.go.set()
     with pytest.raises(WriteError) as raised:
         saved(group, tmp_path / "full", in_background=in_background).result(timeout=30)
-    says = r"No space left on device \(3\.0 MiB are needed, [\d.,]+ MiB were free\); free space there.*full'$"
+    says = r"No space left on device: '.*full' \(3\.0 MiB are needed, [\d.,]+ MiB were free\); free space there$"
     assert re.search(says, str(raised.value))
 
 

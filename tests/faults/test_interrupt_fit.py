@@ -52,7 +52,7 @@ def test_two_signals_end_it_at_once(tmp_path: Path) -> None:
     code, told = end(start(tmp_path, callbacks=[signals("train", 2, "SIGINT", "SIGINT")]), tmp_path)
     assert code == 130, told
     assert checkpoints(tmp_path) == []
-    assert "stopped at step 2 without saving; go on with --resume auto" in told
+    assert "stopped at step 2 without saving; there is no checkpoint to go on from: begin anew (--over" in told
     assert "Traceback" not in told
 
 

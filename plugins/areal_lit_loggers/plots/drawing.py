@@ -60,7 +60,7 @@ def draw(order: Order) -> list[str]:
 def _save(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with replacing(path, way_out="free space there") as partial:
+    with replacing(path) as partial:
         FigureCanvasAgg(figure).print_png(str(partial))
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from areal_lit.logs import Logs
-from areal_lit.run.directory import RunDirectory, refusal, taken
+from areal_lit.run.directory import RunDirectory, make_free, refusal, taken
 
 
 @contextmanager
@@ -187,3 +188,13 @@ def test_a_link_to_nothing_and_a_name_that_is_no_utf8_are_told_beforehand(tmp_pa
     assert refusal(tmp_path / "good" / "run") == ""
     assert f"{tmp_path / 'link'} is a link to nothing; choose another place" in refusal(tmp_path / "link" / "run")
     assert "surrogates not allowed; choose another place" in refusal(tmp_path / os.fsdecode(b"caf\xe9"))
+
+
+def test_evaluations_that_begin_in_one_second_have_a_directory_each(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations" / "20260101-120000"
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: make_free(path), range(8)))
+    assert sorted(made) == sorted([path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 9))])
+    assert all(place.is_dir() for place in made)
+    use(made[0])
+    use(made[7])

@@ -9,6 +9,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,15 @@ def test_a_hung_rank_leaves_its_stacks(local, deaths):
     death = deaths.get(timeout=60)
     assert "did not answer hold_the_gil within 1 s" in str(death)
     assert "in hold_the_gil" in death.log_tail
+
+
+def test_a_hung_rank_may_take_a_while_to_write_its_stacks(local, deaths):
+    group = start(local)
+    (pid,) = [f.result(60) for f in group.call("pid", timeout_s=60)]
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(1.0, os.kill, [pid, signal.SIGCONT]).start()
+    group.call("add", 1, 2, timeout_s=0.1)
+    assert "most recent call first" in deaths.get(timeout=60).log_tail
 
 
 class Silent(Child):

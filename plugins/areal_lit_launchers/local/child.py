@@ -17,6 +17,10 @@ from areal_lit_launchers.local.spawner import Spawner, Started
 LOG_TAIL_LINES = 30
 FIRST_SIGN_S = 60.0
 """How long a process may take to its first sign of life: its interpreter starts, on a machine that may be busy."""
+STACKS_S = 3.0
+"""How long one that answers no more may take to write its stacks; one that is stopped never writes them."""
+QUIET_S = 0.2
+"""After so long without a further line they are whole."""
 
 
 class Child:
@@ -91,10 +95,19 @@ class Child:
         """It answers no more: take its stacks into the log, report it, and kill it."""
         if self.death is None:
             if self.dumps_stacks:
-                self._signal(signal.SIGUSR1)
-                self.ended.wait(0.5)
+                self._take_stacks()
             self.end(reason, None)
         self.kill()
+
+    def _take_stacks(self) -> None:
+        """Have it write its threads' stacks, and wait until they are in the log."""
+        before = newest = self.log.tail()
+        deadline = time.monotonic() + STACKS_S
+        self._signal(signal.SIGUSR1)
+        while not self.ended.wait(QUIET_S) and time.monotonic() < deadline:
+            seen, newest = newest, self.log.tail()
+            if newest == seen != before:
+                return
 
     def end(self, reason: str, exit_code: int | None) -> None:
         """Record the death, once, and tell those who wait."""

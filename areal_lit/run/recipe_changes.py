@@ -23,14 +23,13 @@ def fixed_changes(path: Path, saved: Mapping[str, Any], current: Mapping[str, An
         path: the checkpoint.
         saved: the recipe that it holds; none where it holds none.
     """
-    changes = _changes(saved, current)
-    for key in (key for key in _FIXED if key in changes):
-        was, now = changes[key]
-        yield (
-            f"cannot resume from {path}: {key} was {was} and now is {now}; a run keeps its seed and the classes of "
-            f"its algorithm and data. Put {was} back, or start a new run (--name NAME without --resume; "
-            f"policy.model.path={path / 'hf'} starts it from this model)"
-        )
+    for key, (was, now) in _changes(saved, current).items():
+        if key in _FIXED:
+            yield (
+                f"cannot resume from {path}: {key} was {was} and now is {now}; a run keeps its seed and the classes of "
+                f"its algorithm and data. Put {was} back, or start a new run (--name NAME without --resume; "
+                f"policy.model.path={path / 'hf'} starts it from this model)"
+            )
 
 
 def log_changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ def place_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
         yield problem
         return
     try:
-        path = None if resume is None else find(resume, _store(trainer))
+        path = _resumed(trainer, resume)
     except ValueError as error:
         yield str(error)
         return
@@ -38,7 +38,7 @@ def name_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
 def end_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
     """The checkpoint that is to be gone on with is not where the run ends; where there is none, others tell that."""
     try:
-        path = None if resume is None else find(resume, _store(trainer))
+        path = _resumed(trainer, resume)
     except ValueError:
         return
     if path is not None and (problem := nothing_left(path, read_state(path)["step"], trainer.max_steps)):
@@ -65,6 +65,11 @@ def start_rules(trainer: Trainer, checkpoint: str | None) -> Iterator[str]:
             yield f"there is no checkpoint in {store.directory}; give a path, or leave it out for the recipe's model"
     except ValueError as error:
         yield str(error)
+
+
+def _resumed(trainer: Trainer, resume: str | None) -> Path | None:
+    """The checkpoint that is to be gone on with, if any. Raises ValueError where what is named is none."""
+    return None if resume is None else find(resume, _store(trainer))
 
 
 def _store(trainer: Trainer) -> CheckpointStore:

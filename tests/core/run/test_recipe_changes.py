@@ -40,6 +40,15 @@ def test_another_seed_algorithm_or_data_is_refused(current: dict[str, Any], says
     assert re.match(f"cannot resume from runs/x/step-1: {says}", rule)
 
 
+def test_a_new_run_may_start_from_the_model_where_it_was_exported(tmp_path: Path) -> None:
+    def rule() -> str:
+        return next(fixed_changes(tmp_path, SAVED, changed(seed=1)))
+
+    assert rule().endswith("(--name NAME without --resume)")
+    (tmp_path / "hf").mkdir()
+    assert f"policy.model.path={tmp_path / 'hf'} starts it" in rule()
+
+
 def test_each_of_them_is_told() -> None:
     rules = list(fixed_changes(Path("c"), SAVED, changed(seed=1, data={"class_path": "d.GSM8K"})))
     assert [rule.split(" ")[4] for rule in rules] == ["seed", "data.class_path"]

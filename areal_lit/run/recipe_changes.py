@@ -23,12 +23,13 @@ def fixed_changes(path: Path, saved: Mapping[str, Any], current: Mapping[str, An
         path: the checkpoint.
         saved: the recipe that it holds; none where it holds none.
     """
+    model = path / "hf"
+    from_model = f"; policy.model.path={model} starts it from this model" if model.exists() else ""
     for key, (was, now) in _changes(saved, current).items():
         if key in _FIXED:
             yield (
                 f"cannot resume from {path}: {key} was {was} and now is {now}; a run keeps its seed and the classes of "
-                f"its algorithm and data. Put {was} back, or start a new run (--name NAME without --resume; "
-                f"policy.model.path={path / 'hf'} starts it from this model)"
+                f"its algorithm and data. Put {was} back, or start a new run (--name NAME without --resume{from_model})"
             )
 
 

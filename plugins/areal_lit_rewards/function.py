@@ -81,7 +81,7 @@ def resolve(function: str | Callable[..., Any]) -> Callable[..., Any]:
     path = function.replace(":", ".")
     if "." not in path.strip("."):
         raise ValueError(f"function must be a dotted path such as package.module.name, got {function!r}")
-    found = import_named(path, "the reward function")
+    found = import_named(path, "function")
     if not callable(found):
         raise ValueError(f"function {function!r} is {found!r}, which cannot be called")
     call: Callable[..., Any] = found

@@ -76,42 +76,35 @@ class GroupRunner:
 
     async def _episode(self, plan: GroupPlan, sample: int, finished: FinishedGroup) -> list[Trajectory]:
         """One sample, tried until it succeeds or is given up; empty if dropped."""
-        loop = asyncio.get_running_loop()
-        attempt = 0
-        while True:
+        attempt = 1
+        while isinstance(outcome := await self._attempt(plan, sample, attempt), BaseException):
+            if not await self._should_retry(plan, outcome, attempt):
+                return _given_up(plan, sample, outcome, finished)
+            finished.num_retries += 1
             attempt += 1
-            deadline = loop.time() + self._settings.episode_timeout_s
-            episode = RolloutEpisode(plan, sample=sample, attempt=attempt, deadline=deadline, loop=loop)
-            timeout = asyncio.timeout_at(deadline)
-            try:
-                async with timeout:
-                    result = await plan.workflow.run(plan.prompt, episode)
-                trajectories = checked(
-                    result, workflow=type(plan.workflow).__name__, sample=sample, limits=plan.services.limits
-                )
-            # a workflow is any code, and neither sys.exit in it nor something cancelled that it awaited is an order to
-            # this process; rollout_error decides, failures are counted
-            except (Exception, SystemExit, asyncio.CancelledError) as error:
-                if is_cancelled():
-                    raise
-                if episode.fatal is not None:
-                    raise episode.fatal from None
-                if timeout.expired():
-                    error = self._timed_out(plan, sample, error)
-                if await self._should_retry(plan, error, attempt):
-                    finished.num_retries += 1
-                    continue
-                finished.last_error = error
-                reason = f"{type(error).__name__}: {error}"
-                if isinstance(error, PromptTooLong):
-                    finished.too_long = str(error)
-                else:
-                    finished.failures.append(reason)
-                return [_lost(plan, sample, reason)] if plan.is_eval else []
-            if not trajectories:
-                finished.num_dropped += 1
-                return [_lost(plan, sample, "the workflow dropped the sample")] if plan.is_eval else []
-            return trajectories
+        if outcome:
+            return outcome
+        finished.num_dropped += 1
+        return [_lost(plan, sample, "the workflow dropped the sample")] if plan.is_eval else []
+
+    async def _attempt(self, plan: GroupPlan, sample: int, attempt: int) -> list[Trajectory] | BaseException:
+        """What the workflow made of a sample, or how it failed. Raises only what is to end the run."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.episode_timeout_s
+        episode = RolloutEpisode(plan, sample=sample, attempt=attempt, deadline=deadline, loop=loop)
+        timeout = asyncio.timeout_at(deadline)
+        try:
+            async with timeout:
+                result = await plan.workflow.run(plan.prompt, episode)
+            return checked(result, workflow=type(plan.workflow).__name__, sample=sample, limits=plan.services.limits)
+        # a workflow is any code, and neither sys.exit in it nor something cancelled that it awaited is an order to
+        # this process; rollout_error decides, failures are counted
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            if episode.fatal is not None:
+                raise episode.fatal from None
+            return self._timed_out(plan, sample, error) if timeout.expired() else error
 
     def _timed_out(self, plan: GroupPlan, sample: int, cause: BaseException) -> TimeoutError:
         error = TimeoutError(
@@ -143,6 +136,17 @@ class GroupRunner:
             for i, trajectory in zip(waiting, scored, strict=True):
                 trajectories[i] = trajectory
         return trajectories
+
+
+def _given_up(plan: GroupPlan, sample: int, error: BaseException, finished: FinishedGroup) -> list[Trajectory]:
+    """Note a sample that failed for good; an evaluation counts it."""
+    reason = f"{type(error).__name__}: {error}"
+    finished.last_error = error
+    if isinstance(error, PromptTooLong):
+        finished.too_long = str(error)
+    else:
+        finished.failures.append(reason)
+    return [_lost(plan, sample, reason)] if plan.is_eval else []
 
 
 def _lost(plan: GroupPlan, sample: int, reason: str) -> Trajectory:

@@ -27,6 +27,8 @@ def writing(path: Path | str, *, needed_bytes: int | None = None, way_out: str =
     room = "" if needed_bytes is None else f" ({_size(needed_bytes)} are needed, {_size(_free_bytes(path))} were free)"
     try:
         yield
+    except BrokenPipeError:
+        raise  # its reader has gone, which is for the writer to judge
     except OSError as error:
         advice = f"{room}; {way_out}" if error.errno in FULL else ""
         # the path within the message, which would put its file name last

@@ -19,6 +19,8 @@ from functools import lru_cache
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from areal_lit.files import writing
+
 HIDDEN = "***"
 MIN_LENGTH = 6
 LONGEST = 1024
@@ -153,14 +155,26 @@ class RedactingFormatter(logging.Formatter):
 
 
 class RedactingStream:
-    """A text stream whose writers' secrets do not reach it; the rest of its methods are the stream's."""
+    """A text stream whose writers' secrets do not reach it; the rest of its methods are the stream's.
 
-    def __init__(self, stream: TextIO) -> None:
+    What cannot be written is a WriteError; where its reader has gone, a BrokenPipeError.
+
+    Args:
+        name: for errors.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
+        self._name = name
 
     def write(self, text: str) -> int:
-        self._stream.write(redact_text(text))
+        with writing(self._name):
+            self._stream.write(redact_text(text))
         return len(text)
+
+    def flush(self) -> None:
+        with writing(self._name):
+            self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -172,10 +186,10 @@ class RedactingStream:
 
 def redact_terminal() -> None:
     """Hide secrets in everything that this process prints, also in the traceback it may end with."""
-    for name in ("stdout", "stderr"):
+    for name, called in (("stdout", "standard output"), ("stderr", "standard error")):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, RedactingStream):
-            setattr(sys, name, RedactingStream(stream))
+            setattr(sys, name, RedactingStream(stream, called))
 
 
 def _redacted(value: Any, name: str, is_inside: bool) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module, metadata
 
 from areal_lit.cli.working_directory import deletion
+from areal_lit.files import WriteError
 from areal_lit.secrets import redact_terminal
 
 COMMANDS = {
@@ -32,29 +33,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     redact_terminal()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help"):
-        print(_help())
-        return FINISHED
-    if name == "--version":
-        print(f"areal-lit {metadata.version('areal-lit')}")
-        return FINISHED
-    if problem := deletion():  # many a library asks where it is as it is imported
-        return _refuse("", problem)
     try:
-        if name not in COMMANDS:
-            from areal_lit.names import closest
-
-            return _refuse("", f"there is no command {name!r}; {closest(name, COMMANDS)}")
-        code: int = import_module(f"areal_lit.cli.{name}").run(arguments[1:])
-        return code
+        try:
+            return _call(name, arguments[1:])
+        finally:  # now, as what goes wrong while the interpreter ends has no message
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         if not _is_unread():
             raise
-        sys.stderr.close()
+        _give_up_output()
         return FINISHED
+    except WriteError as error:
+        _give_up_output()
+        return _refuse(name, str(error), code=FAILED)
     except (ValueError, OSError) as error:
         from areal_lit.plugins import PluginError
         from areal_lit.recipes import RecipeError
@@ -63,6 +58,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, (RecipeError, PluginError, RecordsError)):
             raise
         return _refuse(name, str(error))
+
+
+def _call(name: str, arguments: Sequence[str]) -> int:
+    if name in ("-h", "--help"):
+        print(_help())
+        return FINISHED
+    if name == "--version":
+        print(f"areal-lit {metadata.version('areal-lit')}")
+        return FINISHED
+    if problem := deletion():  # many a library asks where it is as it is imported
+        return _refuse("", problem)
+    if name not in COMMANDS:
+        from areal_lit.names import closest
+
+        return _refuse("", f"there is no command {name!r}; {closest(name, COMMANDS)}")
+    code: int = import_module(f"areal_lit.cli.{name}").run(arguments)
+    return code
 
 
 def _fill_descriptors() -> None:
@@ -82,6 +94,11 @@ def _is_unread() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def _give_up_output() -> None:
+    """Let what is not written yet go nowhere; the interpreter would try again as it ends, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _help() -> str:
     lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
     return "\n".join(
@@ -98,6 +115,6 @@ def _help() -> str:
     )
 
 
-def _refuse(command: str, message: str) -> int:
+def _refuse(command: str, message: str, *, code: int = WRONG_USE) -> int:
     print(f"{' '.join(filter(None, ('areal-lit', command)))}: error: {message}", file=sys.stderr)
-    return WRONG_USE
+    return code

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from areal_lit.contracts import KINDS
+from areal_lit.files import writing
 from areal_lit.plugins import Plugins
 from areal_lit.recipes import RecipeError
 
@@ -52,9 +53,10 @@ def write_package(name: str, kind: str, directory: Path) -> list[Path]:
     templates = resources.files("areal_lit.cli") / "templates"
     for path, template in files.items():
         file = target / path
-        file.parent.mkdir(parents=True, exist_ok=True)
         text = (templates / f"{template}.txt").read_text(encoding="utf-8")
-        file.write_text(Template(text).substitute(values), encoding="utf-8")
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(Template(text).substitute(values), encoding="utf-8")
     return [target / path for path in files]
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from areal_lit.files import writing
 from areal_lit.names import closest
 from areal_lit.recipes import RecipeError, shipped
 
@@ -50,5 +51,6 @@ def _copy(name: str, directory: Path) -> Path:
     text = _text(name)
     if target.exists():
         raise RecipeError(f"{target} exists already; remove it or give another --directory")
-    target.write_text(text, encoding="utf-8")
+    with writing(target):
+        target.write_text(text, encoding="utf-8")
     return target

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from areal_lit.files import writing
+
 
 def run(arguments: Sequence[str]) -> int:
     """Print the schema, or write it to a file; 0."""
@@ -25,5 +27,6 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.output is None:
         sys.stdout.write(text)
     else:
-        parsed.output.write_text(text, encoding="utf-8")
+        with writing(parsed.output):
+            parsed.output.write_text(text, encoding="utf-8")
     return 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -226,10 +227,38 @@ def test_a_working_directory_deleted_under_a_run_is_told(
     assert "(the working directory has been deleted; change to one that exists (cd))" in capsys.readouterr().err
 
 
-def test_output_that_nobody_reads_any_more_is_no_failure() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["recipes", "schema", "fit --help"])
+def test_output_that_does_not_fit_is_told_in_a_line(arguments: str, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "areal_lit", *arguments.split()], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, timeout=60,
+        )  # fmt: skip
+    says = f"areal-lit {arguments.split()[0]}: error: [Errno 28] No space left on device: 'standard output'; free space"
+    assert ran.returncode == 1
+    assert re.fullmatch(re.escape(says) + ".*\n", ran.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["schema --output", "recipes copy quickstart --directory", "plugins new my_own --kind reward --directory"],
+)
+def test_a_file_that_cannot_be_written_is_told_in_a_line(
+    arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "file").touch()
+    assert main([*arguments.split(), f"{file}/below"]) == 1
+    says = rf"areal-lit {arguments.split()[0]}: error: \[Errno 20\] Not a directory: '{file}/below.*'\n"
+    assert re.fullmatch(says, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["recipes", "schema"])
+def test_output_that_nobody_reads_any_more_is_no_failure(command: str) -> None:
     ran = subprocess.Popen(
-        [sys.executable, "-m", "areal_lit", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        [sys.executable, "-m", "areal_lit", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )  # fmt: skip
     assert ran.stdout is not None
     ran.stdout.close()
     _, errors = ran.communicate(timeout=60)

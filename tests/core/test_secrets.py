@@ -169,7 +169,7 @@ def test_tracebacks_are_formatted_without_secrets() -> None:
 
 def test_a_stream_hides_and_is_otherwise_the_stream() -> None:
     stream = io.StringIO()
-    redacting = RedactingStream(stream)
+    redacting = RedactingStream(stream, "standard output")
     assert redacting.write(f"hf_{ALNUM}") == len(f"hf_{ALNUM}")
     redacting.writelines(["a", "b"])
     assert stream.getvalue() == "***ab"

@@ -1,8 +1,11 @@
 """Rewarding: scores, from a pool of processes that can be killed or from the event loop.
 
     Scorer ──def score──▶ RewardPool ──▶ Slot ──pipe──▶ worker, within its keeper ──▶ call, judge
-       │                      clock ◀──calls begun──────────┘
+       │                                  ▲                     │
+       │                                  └──── calls begun ────┘
        └──async def score──▶ AsyncRewards ──▶ judge
+
+How many calls a worker has begun says how long it is in one, and which to blame when it hangs or dies.
 """
 
 from areal_lit.rewarding.calls import Outcome, RewardError, judge

@@ -54,7 +54,10 @@ class RunLogger(Component):
         return {}
 
     def hurry(self) -> None:
-        """The user has the run end at once, and ``close`` comes next: leave out what would take seconds."""
+        """The user has the run end at once, and ``close`` comes next: leave out what would take seconds.
+
+        After 5 s it is interrupted, as by Ctrl-C.
+        """
 
     def close(self, status: str) -> None:
         """The run ended: ``finished``, ``failed`` or ``interrupted``. Called in any state, also twice."""

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -73,8 +74,28 @@ class Interrupts:
             self._unraisable_hook(unraisable)
 
 
+@contextmanager
+def interrupted_after(timeout_s: float) -> Iterator[None]:
+    """Within, the main thread is interrupted as by Ctrl-C once that takes longer; no other thread is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    timer = threading.Timer(timeout_s, _interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # a signal that it was about to send comes within
+
+
 def _interrupt_later() -> None:
     time.sleep(_AGAIN_S)
+    _interrupt()
+
+
+def _interrupt() -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     signal.pthread_kill(main_thread, signal.SIGINT)

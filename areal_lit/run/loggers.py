@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from areal_lit.contracts import RunLogger
 from areal_lit.plugins.distributions import origin
+from areal_lit.run.interrupts import interrupted_after
 from areal_lit.types import Group
 
 logger = logging.getLogger(__name__)
@@ -19,10 +21,16 @@ class LoggerError(RuntimeError):
 
 
 class Loggers:
-    """Tells every logger that has not failed; ``check`` raises what the first one raised."""
+    """Tells every logger that has not failed; ``check`` raises what the first one raised.
 
-    def __init__(self, members: Sequence[RunLogger] = ()) -> None:
+    Args:
+        hurry_s: longest that one may take to close once it was told to hurry.
+    """
+
+    def __init__(self, members: Sequence[RunLogger] = (), *, hurry_s: float = 5.0) -> None:
         self.members = members
+        self._hurry_s = hurry_s
+        self._is_hurried = False
         self._working = list(members)
         self._step = 0
         self._failure: LoggerError | None = None
@@ -53,13 +61,22 @@ class Loggers:
 
     def hurry(self) -> None:
         """Have ``close`` take no longer than it must."""
+        self._is_hurried = True
         self._tell_all("hurry")
 
     def close(self, status: str) -> None:
-        """Close all of them, those that draw first: the others get their last figures. One that is closed gets none."""
+        """Close all of them, those that draw first: the others get their last figures. One that is closed gets none.
+
+        An interruption leaves the one that it waits for, and has the others hurry.
+        """
         for member in sorted(self.members, key=lambda one: not one.draws):
-            self._call(member, "close", status)
-            self._pass_figures_on(member)
+            try:
+                with interrupted_after(self._hurry_s) if self._is_hurried else nullcontext():
+                    self._call(member, "close", status)
+                    self._pass_figures_on(member)
+            except KeyboardInterrupt:
+                logger.warning("logger %s did not close in time: what it still had to send may be lost", origin(member))
+                self.hurry()
             self._drop(member)
 
     def _tell_all(self, name: str, *arguments: Any) -> None:

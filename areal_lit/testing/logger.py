@@ -195,7 +195,8 @@ def _check_steps(logged: Sequence[int], expected: Sequence[int], what: str) -> N
 def _check_empty(logger: RunLogger, directory: Path) -> None:
     directory.mkdir()
     logger.setup(directory, {}, 0)
-    logger.close("failed")
+    logger.hurry()
+    logger.close("interrupted")
 
 
 def _check_occupied(logger: RunLogger, path: Path) -> None:

@@ -7,10 +7,11 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from areal_lit.run.interrupts import Interrupts
+from areal_lit.run.interrupts import Interrupts, interrupted_after
 
 
 def send(number: int) -> None:
@@ -98,3 +99,17 @@ def test_outside_the_main_thread_nothing_is_taken_over() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_what_takes_too_long_is_interrupted_in_the_main_thread_alone() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
+        assert not threading.Event().wait(60)
+    with interrupted_after(60.0):
+        pass
+
+    def takes_long() -> bool:
+        with interrupted_after(0.01):
+            return threading.Event().wait(0.1)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(takes_long).result(60) is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -149,3 +151,40 @@ def test_one_that_cannot_close_leaves_no_other_open(tmp_path):
     assert [one.calls[-1] for one in others] == [("close", "finished")] * 2
     with pytest.raises(LoggerError, match=r"close\(\)"):
         loggers.check()
+
+
+def test_an_interruption_leaves_one_that_closes_and_has_the_others_hurry(tmp_path, caplog):
+    told: list[object] = []
+
+    class Hurries(Recorder):
+        def hurry(self):
+            told.append(self)
+
+    class Uploads(Recorder):
+        def close(self, status):
+            raise KeyboardInterrupt
+
+    first, last = Hurries(), Hurries()
+    loggers = Loggers([first, Uploads(), last])
+    report(loggers, tmp_path)
+    loggers.close("finished")
+    loggers.check()
+    assert told == [last]
+    assert [one.calls[-1] for one in (first, last)] == [("close", "finished")] * 2
+    assert "Uploads" in caplog.text
+
+
+def test_one_that_was_told_to_hurry_is_not_waited_for(tmp_path, caplog):
+    class Uploads(Recorder):
+        def close(self, status):
+            assert not threading.Event().wait(60)
+            super().close(status)
+
+    uploads, last = Uploads(), Recorder()
+    loggers = Loggers([uploads, last], hurry_s=0.2)
+    report(loggers, tmp_path)
+    loggers.hurry()
+    loggers.close("interrupted")
+    loggers.check()
+    assert [one.calls[-1] for one in (uploads, last)] == [("samples", 1), ("close", "interrupted")]
+    assert re.search("logger .*Uploads.* did not close in time", caplog.text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,29 @@ def test_loggers_are_told_that_the_run_is_to_end_at_once(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
     assert told == ["hurry", "logger: interrupted"]
+
+
+class Interrupted(Closes):
+    """Two Ctrl-Cs come while it closes."""
+
+    def close(self, status: str) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        super().close(status)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_signals_while_loggers_close_change_nothing_of_what_became_of_the_run(tmp_path: Path, fails: bool) -> None:
+    told: list[str] = []
+    trainer = recipes.load(
+        "quickstart_inline", overrides=[f"runs_dir={tmp_path}", "max_steps=2", "checkpoint.export_hf=false"]
+    )
+    trainer.loggers = [Interrupted(told), Closes(told)]
+    trainer.callbacks = [Ends(told), *([FailsAfterOneStep()] if fails else [])]
+    with pytest.raises(HookError, match="boom") if fails else nullcontext():
+        trainer.fit()
+    status = "failed" if fails else "finished"
+    assert told == [f"logger: {status}", f"callback: {status}, None"]
 
 
 class Collects(Callback):

@@ -190,8 +190,9 @@ def test_the_weight_moves_toward_its_target_and_outlives_a_resume() -> None:
     batch = put(make_batch(algorithm, [1, 1], [1.0, 0.0]), "proximal", [[0.0] * 2] * 2)
 
     def after(kl: float) -> float:
+        taken = algorithm.prepare(batch).scalars["kl_weight"]
         reported = algorithm.end_step({"train/kl_reference": Metric(name="train/kl_reference", sum=kl)})
-        assert [m.name for m in reported] == ["train/kl_weight"]
+        assert {m.name: m.value for m in reported} == {"train/kl_weight": taken}, "that of the step, before it moves"
         return algorithm.prepare(batch).scalars["kl_weight"]
 
     assert after(0.055) == pytest.approx(0.1 * 1.05)

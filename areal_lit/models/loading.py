@@ -82,8 +82,8 @@ def _source(spec: ModelSpec) -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
-    """Where a model needs code that it brings, transformers names an argument; this names the recipe's key."""
+def _named(spec: ModelSpec) -> Iterator[None]:
+    """What transformers says of a model that it cannot load names the model and the recipe's key."""
     try:
         yield
     except ValueError as error:
@@ -94,6 +94,13 @@ def _asking_for_trust(spec: ModelSpec) -> Iterator[None]:
             "it, and if you trust it set trust_remote_code: true beside the model's path "
             "(policy.model.trust_remote_code)"
         ) from error
+    except OSError as error:
+        if error.errno is not None:  # a disk or a file, which is named
+            raise
+        raise OSError(
+            f"the model {spec.path!r} cannot be loaded: {error}\nIts path in the recipe (policy.model.path, or that of "
+            "another role) is a directory that save_pretrained wrote, or the id of a model that the hub has"
+        ) from error
 
 
 def load_tokenizer(spec: ModelSpec) -> Any:
@@ -101,7 +108,7 @@ def load_tokenizer(spec: ModelSpec) -> Any:
     import transformers
 
     path, keywords = _source(spec)
-    with _asking_for_trust(spec):
+    with _named(spec):
         return transformers.AutoTokenizer.from_pretrained(path, **keywords)
 
 
@@ -115,7 +122,7 @@ def load_config(spec: ModelSpec) -> Any:
             raise ValueError('model.config needs "model_type" (for example "qwen3") to know the architecture')
         return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     path, keywords = _source(spec)
-    with _asking_for_trust(spec):
+    with _named(spec):
         return transformers.AutoConfig.from_pretrained(path, **keywords)
 
 
@@ -143,7 +150,7 @@ def _loaded(spec: ModelSpec, dtype: str | None, attn_implementation: str | None)
                 load_config(spec), dtype=torch_dtype, trust_remote_code=spec.trust_remote_code, **attention
             ).eval()
     path, keywords = _source(spec)
-    with without_progress_bars(), _asking_for_trust(spec):
+    with without_progress_bars(), _named(spec):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=torch_dtype, **keywords, **attention
         ).eval()

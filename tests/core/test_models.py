@@ -55,6 +55,12 @@ def test_a_bare_configuration_needs_a_model_type() -> None:
         load_config(ModelSpec(path="x", config={"hidden_size": 8}))
 
 
+@pytest.mark.parametrize("load", [load_config, load_tokenizer, load_causal_lm])
+def test_a_model_that_is_nowhere_is_named_with_its_key_in_the_recipe(load: Callable[[ModelSpec], object]) -> None:
+    with pytest.raises(OSError, match=r"the model 'nobody/no-such-model' cannot be loaded(.|\n)*policy\.model\.path"):
+        load(ModelSpec(path="nobody/no-such-model"))
+
+
 @pytest.mark.parametrize("load", [load_config, load_causal_lm, load_tokenizer])
 def test_code_that_a_model_brings_is_not_run_and_the_way_to_trust_it_is_named(
     tmp_path: Path, load: Callable[[ModelSpec], object]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from areal_lit.contracts.data import Source
 from areal_lit.outcomes import Outcomes
 from areal_lit.seeds import stable_seed
 from areal_lit.types import IntArray, Prompt
+
+logger = logging.getLogger(__name__)
 
 
 class PromptStream:
@@ -96,6 +99,7 @@ class PromptStream:
         returned = sorted([*self._returned, *map(_place, pending)])
         position = {
             "next_id": self._next_id, "drawn": dict(self._drawn), "returned": [list(place) for place in returned],
+            "examples": self._num_examples,
         }  # fmt: skip
         if not self._samplers:
             return position
@@ -107,6 +111,7 @@ class PromptStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position. Raises ValueError when the sources are not those it was saved with.
 
+        One that has more or fewer examples by now is told: its rows come in another order.
         A sampler that the state knows nothing of begins with nothing; what belonged to one that is gone is left out.
         """
         if set(state["drawn"]) != set(self.sources):
@@ -121,6 +126,7 @@ class PromptStream:
                     f"the checkpoint has row {row} of data source {name!r} in flight, which now has only "
                     f"{len(self.sources[name].examples)} examples; resume with the data it was saved with"
                 )
+        self._tell_changes(state.get("examples", {}))
         self._next_id = int(state["next_id"])
         self._drawn = {name: int(state["drawn"][name]) for name in self.sources}
         self._returned = returned
@@ -131,6 +137,18 @@ class PromptStream:
         for name, saved in state.get("samplers", {}).items():
             if name in self._samplers:
                 self._samplers[name].load_state_dict(saved)
+
+    def _tell_changes(self, saved: Mapping[str, int]) -> None:
+        for name, num in saved.items():
+            if num != self._num_examples[name]:
+                logger.warning(
+                    "resume: data source %r had %d examples and now has %d; in this epoch rows may come twice or never",
+                    name, num, self._num_examples[name],
+                )  # fmt: skip
+
+    @property
+    def _num_examples(self) -> dict[str, int]:
+        return {name: len(source.examples) for name, source in self.sources.items()}
 
     def _choose(self) -> str | None:
         """The source whose share is furthest behind; None when all are through."""

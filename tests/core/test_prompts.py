@@ -111,6 +111,15 @@ def test_other_data_than_was_saved_is_refused() -> None:
         PromptStream({"a": source(2)}, seed=0).load_state_dict(state)
 
 
+def test_a_source_that_grew_since_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    state = json.loads(json.dumps(PromptStream({"a": source(5), "b": source(3)}, seed=0).state_dict()))
+    PromptStream({"a": source(5), "b": source(3)}, seed=0).load_state_dict(state)
+    assert caplog.messages == []
+    PromptStream({"a": source(7), "b": source(3)}, seed=0).load_state_dict(state)
+    (told,) = caplog.messages
+    assert "source 'a' had 5 examples and now has 7; in this epoch rows may come twice or never" in told
+
+
 @pytest.mark.parametrize(
     ("sources", "epochs", "message"),
     [

@@ -2,7 +2,8 @@
 
 All hooks are synchronous. Implementations are methods marked ``@areal_lit.hookimpl`` and take the subset of
 arguments they need. A hook that raises, or returns what its kind does not take, ends the run with an error naming its
-distribution.
+distribution. It looks at what it is given and changes none of it: a run goes on with what a hook did to a batch or a
+group, and nothing checks it any more.
 
 Kinds: **notify** (called in turn, results ignored; training thread unless marked [rank]), **veto** (any False
 drops; all are heard; on the event loop, with a warning past 5 ms), **policy** (the first result that is not None
@@ -40,7 +41,7 @@ class HookSpecs:
 
     @hookspec
     def configure(self, trainer: Trainer) -> None:
-        """notify: all components exist, nothing has started. May look at the trainer, not change it."""
+        """notify: all components exist, nothing has started."""
 
     @hookspec
     def fit_start(self, trainer: Trainer) -> None:

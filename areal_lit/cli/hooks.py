@@ -36,7 +36,8 @@ def markdown() -> str:
         "",
         "A callback is an object with methods marked `@areal_lit.hookimpl` and named as below. They take the subset of",
         "the arguments they need, by name and without defaults. Hooks are synchronous, run in the recipe's order, and",
-        "end the run with the name of their distribution when they raise.",
+        "end the run with the name of their distribution when they raise. They look at what they are given and change",
+        "none of it: a run goes on with what a hook did to a batch or a group, and nothing checks it any more.",
         "",
         EXAMPLE,
     ]

@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "interrupted", file=sys.stderr)
+        for note in getattr(interrupt, "__notes__", ()):
+            print(f"({note})", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         if not _is_unread():

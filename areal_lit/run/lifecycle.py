@@ -238,7 +238,8 @@ class Lifecycle:
 
     def _report(self, error: BaseException) -> None:
         """Write a failure down, and say in it where."""
-        if isinstance(error, KeyboardInterrupt | NothingToTrain) or self._directory is None:
+        is_wanted = isinstance(error, KeyboardInterrupt) and self._interrupts.requested  # or code raised it by itself
+        if is_wanted or isinstance(error, NothingToTrain) or self._directory is None:
             return
         logger.error("run failed at step %d", self._trainer.step, exc_info=error)
         error.add_note(f"traceback: {self._directory.log}")

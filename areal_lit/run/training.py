@@ -69,7 +69,7 @@ class TrainingLifecycle(Lifecycle):
     def _rescue(self, run: Run, error: BaseException) -> None:
         """Save what was trained if the failure left that whole, and say from where the run can go on."""
         step = self._trainer.step
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and self._interrupts.requested:
             error.args = (f"stopped at step {step} without saving; {self._way_on()}",)
             return
         is_saved = False

@@ -139,6 +139,22 @@ def test_a_broken_hook_is_named_and_what_was_trained_is_saved(
     assert not set(after.prompts) & set(before.prompts)
 
 
+def interrupt() -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("callback", [raising("step_end", from_step=2, error=KeyboardInterrupt()), Judges(interrupt)])
+def test_an_interrupt_that_no_signal_sent_loses_nothing(tmp_path: Path, callback: Callback) -> None:
+    run = small(tmp_path, callbacks=[callback])
+    with pytest.raises(KeyboardInterrupt) as raised:
+        run.fit()
+    log, saved = raised.value.__notes__
+    assert "KeyboardInterrupt" in Path(log.removeprefix("traceback: ")).read_text()
+    assert saved.startswith("step 2 is saved; go on with --resume auto")
+    assert (tmp_path / "run/checkpoints/step-00000002/complete.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "says"), [(boom, RAISED), (lambda: "maybe", "returned 'maybe'; return 'retry', 'drop', 'raise' or None")]

@@ -47,7 +47,7 @@ def evaluating(trainer: Trainer, *, checkpoint: str | None) -> Iterator[Run]:
     if checkpoint is not None and (Path(checkpoint) / "config.json").is_file():
         trainer, checkpoint = _with_policy_from(trainer, Path(checkpoint)), None
     with shown_on_terminal():
-        rules = [*broken_rules(trainer), *evaluation_rules(trainer), *start_rules(trainer, checkpoint)]
+        rules = [*broken_rules(trainer, saves=False), *evaluation_rules(trainer), *start_rules(trainer, checkpoint)]
         _check(list(dict.fromkeys(rules)))
         with warm_up_for(trainer):
             with collected_later():

@@ -35,15 +35,19 @@ class BrokenRules(ValueError):
         self.rules = rules
 
 
-def broken_rules(trainer: Trainer) -> list[str]:
-    """A sentence per broken rule: value, rule, way out. Starts, loads and writes nothing."""
+def broken_rules(trainer: Trainer, *, saves: bool = True) -> list[str]:
+    """A sentence per broken rule: value, rule, way out. Starts, loads and writes nothing.
+
+    Args:
+        saves: checkpoints are to be written; an evaluation writes none.
+    """
     misfits = kind_rules(trainer)
     if misfits:  # the other rules ask their objects, and these would not know the question
         return misfits
     broken = [
         *run_rules(trainer),
         *number_rules(trainer),
-        *checkpoint_rules(trainer),
+        *(checkpoint_rules(trainer) if saves else ()),
         *model_rules(trainer),
         *same_token_rules(trainer),
         *role_rules(trainer),

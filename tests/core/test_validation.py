@@ -106,6 +106,10 @@ class LaterCriticism(ExactMatch):
         return ["never right"]
 
 
+def test_an_evaluation_has_no_rules_of_what_is_saved() -> None:
+    assert broken_rules(trainer(**best(Evaluation(), set="arithmetic")), saves=False) == []
+
+
 def test_a_valid_run_breaks_no_rule() -> None:
     assert broken_rules(trainer()) == []
     assert broken_rules(trainer(launcher=Inline(), transport=Memory(), policy=role(num_threads=0))) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -41,7 +43,17 @@ def guarded(work: Callable[[], None]) -> int:
     # whatever a run fails of ends here; the run has written its traceback down, and where in a note
     except Exception as error:  # noqa: BLE001
         print(f"failed: {type(error).__name__}: {error}", file=sys.stderr)
-        for note in [*filter(None, [deletion()]), *getattr(error, "__notes__", ())]:
+        for note in [*filter(None, [deletion(), _few_files(error)]), *getattr(error, "__notes__", ())]:
             print(f"({note})", file=sys.stderr)
         return 1
     return 0
+
+
+def _few_files(error: Exception) -> str | None:
+    """What to do where no more files could be opened, in this process or in one whose failure is told."""
+    if os.strerror(errno.EMFILE) not in str(error):
+        return None
+    from areal_lit.diagnosis.machine import limit_on_open_files
+
+    _, found, advice = limit_on_open_files()
+    return f"open files: {found}; {advice}"

@@ -71,17 +71,22 @@ def shared_memory(examination: Examination) -> Iterator[Finding]:
 
 def open_files(examination: Examination) -> Iterator[Finding]:
     """The limit on open files leaves room for processes, sockets and logs."""
+    soft, found, advice = limit_on_open_files()
+    if soft < ENOUGH_FILES:
+        yield (error if soft < FEW_FILES else warning)("open files", found, advice)
+    else:
+        yield ok("open files", found)
+
+
+def limit_on_open_files() -> tuple[int, str, str]:
+    """The limit of this process, the same in words, and how to raise it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"limit {soft} (at most {hard})"
     advice = f"ulimit -n {min(hard, PLENTY_OF_FILES) if hard != resource.RLIM_INFINITY else PLENTY_OF_FILES}"
     if soft == hard:
         advice = (
             f"raise the hard limit: nofile in /etc/security/limits.conf, docker run --ulimit nofile={PLENTY_OF_FILES}"
         )
-    if soft < ENOUGH_FILES:
-        yield (error if soft < FEW_FILES else warning)("open files", found, advice)
-    else:
-        yield ok("open files", found)
+    return soft, f"limit {soft} (at most {hard})", advice
 
 
 def ports(examination: Examination) -> Iterator[Finding]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -251,6 +252,20 @@ def test_a_file_that_cannot_be_written_is_told_in_a_line(
     assert main([*arguments.split(), f"{file}/below"]) == 1
     says = rf"areal-lit {arguments.split()[0]}: error: \[Errno 20\] Not a directory: '{file}/below.*'\n"
     assert re.fullmatch(says, capsys.readouterr().err)
+
+
+def test_a_limit_on_open_files_is_told_with_how_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        try:
+            os.open(os.devnull, os.O_RDONLY)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert guarded(work) == 1
+    assert f"\n(open files: limit {soft} (at most {hard}); " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["recipes", "schema"])

@@ -171,6 +171,7 @@ class Lifecycle:
         failures, timeout_s = self._failures, trainer.checkpoint.timeout_s
         writer = CheckpointWriter(self._store, timeout_s=timeout_s, watch=failures.check, on_failure=failures.fail)
         self._loggers.setup(directory.path, redact(config), trainer.step)
+        state.of_components()  # what cannot be saved is told now, not when there is something to lose
         return Run(
             trainer, path=directory.path, data=data, roles=roles, teacher=teacher, batches=batches,
             saving=Saving(trainer, state=state, writer=writer, loggers=self._loggers), loggers=self._loggers,

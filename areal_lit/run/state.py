@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pluggy
 from areal_lit import random_states
 from areal_lit.checkpointing import Captured
 from areal_lit.contracts import Callback, Component, RunLogger
+from areal_lit.plugins.distributions import origin
 from areal_lit.roles import RoleGroup
 from areal_lit.secrets import redact
 from areal_lit.validation import components
@@ -72,17 +74,21 @@ class RunState:
             )
         state = {
             "batches": dict(self._batches.state_dict()),
-            "components": {
-                path: {"class_path": _class_path(component), "state": dict(state)}
-                for path, component in self._components.items()
-                if (state := component.state_dict())
-            },
+            "components": self.of_components(),
             "random": random_states.capture(),
             "evaluation": dict(evaluation),
             "config": redact(self._config),
         }
         self._hook.checkpoint_save(trainer=trainer, step=trainer.step, directory=directory)
         return Captured(state=state, writing=writing)
+
+    def of_components(self) -> dict[str, Any]:
+        """Class and state of each component that has any. Raises TypeError, naming it, for what is no JSON."""
+        return {
+            path: {"class_path": _class_path(component), "state": state}
+            for path, component in self._components.items()
+            if (state := _state_of(path, component))
+        }
 
     def load_models(self, directory: Path) -> None:
         """Give every role that changes what it wrote."""
@@ -144,6 +150,20 @@ def run_components(
     listed = {"callbacks": callbacks, "loggers": loggers}
     of_run = {f"{name}.{index}": part for name, parts in listed.items() for index, part in enumerate(parts)}
     return {**components(trainer), **of_run}
+
+
+def _state_of(path: str, component: Component) -> dict[str, Any]:
+    state = component.state_dict()
+    try:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"{type(state).__name__} is no mapping")
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{path}: state_dict() of {origin(component)} returned what a checkpoint cannot hold: {error}; return a "
+            "dict of numbers, strings, lists and dicts"
+        ) from error
+    return dict(state)
 
 
 def _class_path(component: Component) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_parts import Rows, Trained, small
@@ -52,6 +54,21 @@ def test_data_that_leaves_nothing_to_train_ends_the_run(
 ) -> None:
     with pytest.raises(error, match=says):
         small(tmp_path, data=Rows(rows), rollout=rollout).fit()
+
+
+class Forgetful(Rows):
+    """Its position is in a set."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"seen": set()}
+
+
+@pytest.mark.slow
+def test_a_position_that_cannot_be_saved_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    run = small(tmp_path, data=Forgetful(["good"] * 8), loggers=[trained := Trained()])
+    with pytest.raises(TypeError, match=r"^data: state_dict\(\) of .*Forgetful .* cannot hold: .*type set"):
+        run.fit()
+    assert not trained.groups
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from areal_lit import hookimpl, random_states, recipes
@@ -140,6 +141,31 @@ def test_a_component_that_does_not_know_its_state_is_named(tmp_path: Path) -> No
     saved["components"]["callbacks.0"]["state"] = {"number": 3}
     with pytest.raises(ValueError, match=r"components, callbacks\.0 \(.*Counter\) holds .*KeyError: 'count'"):
         run_state(Counter())[0].restore(tmp_path, saved)
+
+
+class Careless(Callback):
+    """Gives what it is told to as its state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (None, "NoneType is no mapping"),
+        ([1, 2], "list is no mapping"),
+        ({"seen": {1, 2}}, "Object of type set is not JSON serializable"),
+        ({"at": np.int64(3)}, "Object of type int64 is not JSON serializable"),
+    ],
+)
+def test_state_that_no_checkpoint_can_hold_is_told_by_name(state: Any, says: str) -> None:
+    told = rf"callbacks\.1: state_dict\(\) of .*Careless \(.*\) returned what a checkpoint cannot hold: {says}; r"
+    with pytest.raises(TypeError, match=told):
+        run_state(Counter(), Careless(state))[0].of_components()
 
 
 @pytest.mark.parametrize(

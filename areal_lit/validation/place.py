@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def place_rules(trainer: Trainer, resume: str | None) -> Iterator[str]:
-    """The directory can be written to, and there is the checkpoint that is to be gone on with, of this very run."""
-    if problem := refusal(Path(trainer.runs_dir) / trainer.name):
+    """The directory and those in it can be written to, and there is the checkpoint to go on with, of this very run."""
+    run = Path(trainer.runs_dir) / trainer.name
+    if problem := next(filter(None, map(refusal, (run, run / "logs", run / "checkpoints"))), ""):
         yield problem
         return
     try:

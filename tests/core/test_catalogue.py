@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -165,6 +166,14 @@ def test_a_directory_that_cannot_be_written_is_named(desk: Path) -> None:
     desk.joinpath("runs").chmod(0o500)
     (rule,) = recipes.load("quickstart").validate()
     assert "runs is not writable; change its permissions or choose another place" in rule
+
+
+@pytest.mark.parametrize("place", ["logs", "checkpoints"])
+def test_a_place_within_a_run_that_cannot_be_written_is_named(desk: Path, place: str) -> None:
+    (run := desk / "runs" / "begun").mkdir()
+    (run / place).touch()
+    (rule,) = recipes.load("quickstart", {"name": "begun"}).validate(resume="auto")
+    assert re.fullmatch(rf"runs/begun/{place} cannot be made: .*runs/begun/{place} is a file; choose another .*", rule)
 
 
 def test_half_a_character_is_a_matter_for_its_row(desk: Path) -> None:

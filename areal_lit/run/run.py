@@ -176,8 +176,9 @@ class Run:
         self._metrics += [*self._counts, *self._clock.metrics()]
         values = {metric.name: metric.value for metric in merge_metrics(self._metrics).values()}
         self._metrics = []
-        self._loggers.metrics(self.trainer.step, values)
-        self._loggers.samples(self.trainer.step, groups)
+        with self.trainer.activity.during("waiting for the loggers to take the step"):
+            self._loggers.metrics(self.trainer.step, values)
+            self._loggers.samples(self.trainer.step, groups)
         self._loggers.check()
         self._hook.step_end(trainer=self.trainer, step=self.trainer.step, metrics=values)
 

@@ -30,6 +30,18 @@ class GoesAway(RunLogger):
         self.status.write_text(status)
 
 
+class Watches(RunLogger):
+    """Looks at what the run is said to do while it logs."""
+
+    def __init__(self):
+        self.told = []
+
+    def setup(self, run_dir, config, step): ...
+
+    def metrics(self, step, values):
+        self.told.append(self.trainer.activity.now())
+
+
 def trainer(runs_dir: Path, *loggers: RunLogger) -> Trainer:
     sizes = ("rollout.groups_per_step=2", "rollout.samples_per_group=2", "max_steps=3", "callbacks=[]")
     made = recipes.load("quickstart_inline", overrides=[f"runs_dir={runs_dir}", *sizes])
@@ -49,3 +61,12 @@ def test_the_run_ends_with_its_name_and_goes_on_without_it(tmp_path: Path) -> No
         assert [row["step"] for row in csv.DictReader(file)] == ["1", "2", "3"]
     steps = {json.loads(line)["step"] for line in (run / "samples.jsonl").read_text().splitlines()}
     assert steps == {1, 2, 3}
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_its_loggers_says_so(tmp_path: Path) -> None:
+    run = trainer(tmp_path, watches := Watches())
+    run.max_steps = 1
+    watches.trainer = run
+    run.fit()
+    assert watches.told[0].what == "waiting for the loggers to take the step"

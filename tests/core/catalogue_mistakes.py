@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
     "class that does not exist": (
         {"reward": "areal_lit_rewards.math.Maths"},
-        ("areal_lit_rewards.math has no class", "'Maths'", "did you mean Math?"),
+        ("areal_lit_rewards.math has no 'Maths'", "did you mean Math?"),
     ),
     "class of another kind": (
         {"reward": "areal_lit_algorithms.grpo.GRPO"},

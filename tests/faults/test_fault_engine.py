@@ -150,4 +150,4 @@ def test_a_rank_that_stops_in_a_step_is_named_with_the_limit(tmp_path: Path) -> 
         (TimeoutError, ProcessDied), match="policy rank 0 did not answer optimizer_step within 30 s"
     ) as ended:
         run.fit()
-    assert "go on with --resume auto" in "".join(ended.value.__notes__)
+    assert "there is no checkpoint to go on from: begin anew" in "".join(ended.value.__notes__)

@@ -76,18 +76,25 @@ class Interrupts:
 
 @contextmanager
 def interrupted_after(timeout_s: float) -> Iterator[None]:
-    """Within, the main thread is interrupted as by Ctrl-C once that takes longer; no other thread is."""
+    """Within, the main thread is interrupted as by Ctrl-C once that takes longer; no other thread is.
+
+    So SIGINT raises KeyboardInterrupt within, also where it is ignored, as it is in background jobs of a script.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     timer = threading.Timer(timeout_s, _interrupt)
     timer.daemon = True
-    timer.start()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        yield
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # a signal that it was about to send comes within
     finally:
-        timer.cancel()
-        timer.join()  # a signal that it was about to send comes within
+        signal.signal(signal.SIGINT, previous)
 
 
 def _interrupt_later() -> None:

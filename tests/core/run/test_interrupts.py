@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -101,12 +102,20 @@ def test_outside_the_main_thread_nothing_is_taken_over() -> None:
     assert seen == [before]
 
 
-def test_what_takes_too_long_is_interrupted_in_the_main_thread_alone() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
-        assert not threading.Event().wait(60)
-    with interrupted_after(60.0):
-        pass
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_what_takes_too_long_is_interrupted_whatever_became_of_ctrl_c(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.1):
+            assert not threading.Event().wait(60)
+        with interrupted_after(60.0):
+            pass
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
+
+def test_no_other_thread_is_interrupted() -> None:
     def takes_long() -> bool:
         with interrupted_after(0.01):
             return threading.Event().wait(0.1)
